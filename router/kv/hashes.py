@@ -55,7 +55,7 @@ def _cbor_chain(token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys, pare
         # The digest is called without the indirection of `algorithm.digest`: it is a fifth of the time here.
         sha256 = hashlib.sha256
         for body, keys in zip(bodies, ends, strict=True):
-            parent = sha256(before_parent + parent + body + keys).digest()
+            parent = sha256(before_parent + parent + body + keys, usedforsecurity=False).digest()
             digests.append(parent)
         return digests
     digest = scheme.algorithm.digest

@@ -1,0 +1,77 @@
+"""What the router understood of one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from router.kv.extra_keys import ExtraKeys, Lora, MediaItem
+from router.kv.hashes import chain
+from router.kv.schemes import Scheme, UnknownRootError
+from router.request.reasons import Reason
+
+
+class Kind(StrEnum):
+    """Which API a request is of."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    OTHER = "other"
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One request's prompt, and what else placement and accounting need of its body.
+
+    Attributes:
+        kind: The API.
+        model: The name that the client sent: a model's or an adapter's; None when it sent none.
+        stream: Whether the answer is a stream of events.
+        token_ids: The ids that the engine will compute, of the first prompt when there are several; None when the
+            request was not understood (then `reason` says why).
+        tokens: Length of the prompt in tokens; an estimate (body bytes / 4) when it was not understood.
+        salt: `cache_salt`, if any.
+        media: Images and the like, in order.
+        reads_cache: False when the engine reads nothing from its prefix cache for it (it asks for logprobs of the
+            prompt) though it stores the blocks.
+        max_tokens: The limit of the answer in tokens that the client set, if any.
+        include_usage: Whether a stream ends with a usage chunk (`stream_options.include_usage`).
+        reason: Why `token_ids` is None; else None.
+        n: Answers asked for, 1 or more.
+        other_tokens: Tokens of the further prompts of a batch, estimated where they are text.
+    """
+
+    kind: Kind
+    model: str | None
+    stream: bool
+    token_ids: list[int] | None = field(repr=False)
+    tokens: int
+    salt: str | None = field(default=None, repr=False)
+    media: tuple[MediaItem, ...] = ()
+    reads_cache: bool = True
+    max_tokens: int | None = None
+    include_usage: bool = False
+    reason: Reason | None = None
+    n: int = 1
+    other_tokens: int = 0
+    _chains: dict[tuple[Scheme, Lora | None], list[int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def chain(self, scheme: Scheme, lora: Lora | None) -> list[int]:
+        """Return the identities of the prompt's full blocks under a scheme and adapter, computed once.
+
+        Empty when the prompt was not understood, or when the scheme's root can't be known. The list is shared: do not
+        change it.
+        """
+        if self.token_ids is None:
+            return []
+        key = (scheme, lora)
+        known = self._chains.get(key)
+        if known is None:
+            try:
+                known = chain(self.token_ids, scheme, ExtraKeys(lora=lora, salt=self.salt, media=self.media))
+            except UnknownRootError:
+                known = []
+            self._chains[key] = known
+        return known

@@ -1,0 +1,44 @@
+"""Why a prompt was not understood: every reason in one table.
+
+Such a request is forwarded as it is and placed by load. The words are stable: they label metrics and stand in decisions.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """One word for why the router has no token ids for a request. `MEANINGS` says more."""
+
+    ENDPOINT = "endpoint"
+    BAD_JSON = "bad_json"
+    BAD_REQUEST = "bad_request"
+    NO_MODEL = "no_model"
+    NO_TOKENIZER = "no_tokenizer"
+    NO_TEMPLATE = "no_template"
+    TEMPLATE_ERROR = "template_error"
+    TOKENIZER_ERROR = "tokenizer_error"
+    EMPTY = "empty"
+    TOO_LONG = "too_long"
+    PROMPT_EMBEDS = "prompt_embeds"
+    MEDIA = "media"
+    UNSUPPORTED = "unsupported"
+
+
+MEANINGS: dict[Reason, str] = {
+    Reason.ENDPOINT: "the path is none whose prompt the router reads",
+    Reason.BAD_JSON: "the body is no JSON object",
+    Reason.BAD_REQUEST: "a field that the prompt depends on has a type or value that the engine refuses",
+    Reason.NO_MODEL: "the request names no model, and there is not exactly one to take for it",
+    Reason.NO_TOKENIZER: "no tokenizer is configured for the model",
+    Reason.NO_TEMPLATE: "the model has no chat template, or none of the name that the request needs",
+    Reason.TEMPLATE_ERROR: "the chat template refused the messages or failed on them",
+    Reason.TOKENIZER_ERROR: "the tokenizer failed on the text",
+    Reason.EMPTY: "the prompt is empty",
+    Reason.TOO_LONG: "the rendered prompt is over the size that the router is willing to work on",
+    Reason.PROMPT_EMBEDS: "the prompt is given as embeddings",
+    Reason.MEDIA: "the prompt holds images, sound or video",
+    Reason.UNSUPPORTED: "the request asks for a way of rendering that the router does not follow",
+}
+"""Each reason in a sentence, for documentation and `warmroute chain`."""
