@@ -1,0 +1,79 @@
+"""Names of what lies in Redis.
+
+    {wr}:units                      sorted set: every unit, scored by Redis' own time in seconds at its last renewal
+    {wr:k}:stream                   stream of lane k; each entry has one field `d` = wire.encode(message)
+    {wr:k}:epoch:UNIT               string: the epoch that may write (the fence), decimal
+    {wr:k}:lease:UNIT               string with PX: registration.encode(...)
+    {wr:k}:snapshot:UNIT            string: N, the name of the newest whole snapshot (the pointer)
+    {wr:k}:snapshot:UNIT:N          list of snapshot chunks, in order
+
+A unit's keys and its lane's stream share a hash tag, so one script reaches all of them, in Redis Cluster too. Nothing
+is found by SCAN. An agent needs `~{wr*` in its ACL, and a router the same for reading (`%R~{wr*`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import xxhash
+
+DEFAULT_NAMESPACE = "wr"
+DEFAULT_LANES = 16
+FIELD = b"d"
+"""The one field of a stream entry."""
+
+
+def lane_of(unit: str, lanes: int = DEFAULT_LANES) -> int:
+    """Return the lane of a unit, 0 <= lane < lanes. Every process computes the same."""
+    return xxhash.xxh64_intdigest(unit.encode()) % lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Key names of one namespace.
+
+    Attributes:
+        namespace: Tells apart fleets that share one Redis; without braces.
+        lanes: Streams that all units are hashed to. Agents and routers must agree.
+    """
+
+    namespace: str = DEFAULT_NAMESPACE
+    lanes: int = DEFAULT_LANES
+
+    def __post_init__(self) -> None:
+        if not self.namespace or set("{}") & set(self.namespace):
+            raise ValueError("a namespace has at least one character and no braces")
+        if not 1 <= self.lanes <= 4096:
+            raise ValueError("lanes are 1 to 4096")
+
+    @property
+    def registry(self) -> str:
+        """Sorted set of all units, scored by Redis' time in seconds."""
+        return f"{{{self.namespace}}}:units"
+
+    def stream(self, lane: int) -> str:
+        """Stream of one lane."""
+        return f"{{{self.namespace}:{lane}}}:stream"
+
+    def stream_of(self, unit: str) -> str:
+        """Stream of a unit's lane."""
+        return self.stream(lane_of(unit, self.lanes))
+
+    def epoch(self, unit: str) -> str:
+        """The fence: which epoch of the unit may write."""
+        return self._of(unit, "epoch")
+
+    def lease(self, unit: str) -> str:
+        """The unit's signed registration, with a time to live."""
+        return self._of(unit, "lease")
+
+    def snapshot_pointer(self, unit: str) -> str:
+        """Holds the name N of the unit's newest whole snapshot."""
+        return self._of(unit, "snapshot")
+
+    def snapshot(self, unit: str, n: int | str) -> str:
+        """List of the chunks of the unit's snapshot N."""
+        return f"{self.snapshot_pointer(unit)}:{n}"
+
+    def _of(self, unit: str, what: str) -> str:
+        return f"{{{self.namespace}:{lane_of(unit, self.lanes)}}}:{what}:{unit}"
