@@ -1,0 +1,119 @@
+"""The one object that the data plane tells what happened: counters, the ring of decisions, the access line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.placement import Outcome, Placement
+from router.scheduling.decision import Decision
+from router.telemetry.decisions import DecisionLog
+from router.telemetry.logs import AccessLog
+from router.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What the data plane knows of a request besides its placement.
+
+    Attributes:
+        request_id: Cleaned (`logs.clean_request_id`) or the router's own.
+        method: HTTP method.
+        path: Without its query, which may hold keys.
+        model: As the body names it.
+        stream: Whether the answer was asked for as a stream.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    model: str | None = None
+    stream: bool = False
+
+
+class Recorder:
+    """Takes note of requests. Every call is synchronous and costs microseconds."""
+
+    def __init__(self, metrics: Metrics, decisions: DecisionLog, access_log: AccessLog) -> None:
+        self.metrics = metrics
+        self.decisions = decisions
+        self._access_log = access_log
+
+    def accepted(self) -> None:
+        """A request's head is complete. `finished` is called for it exactly once."""
+        self.metrics.request_accepted()
+
+    def prompt_read(self, seconds: float, reason: str | None) -> None:
+        """The prompt was rendered and tokenised, or was not understood for `reason`."""
+        self.metrics.prompt_read(seconds, reason)
+
+    def placed(self, decision: Decision, seconds: float) -> None:
+        """A replica was chosen, in `seconds`; again after a retry."""
+        self.metrics.decision_made(decision.policy, seconds)
+        self.decisions.add(decision)
+
+    def retried(self, reason: str) -> None:
+        """The chosen replica could not be reached; `reason` is the error's code."""
+        self.metrics.request_retried(reason)
+
+    def ejected(self) -> None:
+        """Failures in a row took a replica out for a while."""
+        self.metrics.replica_ejected()
+
+    def finished(self, placement: Placement | None, outcome: Outcome, facts: RequestFacts) -> None:
+        """A request ended. `placement` is None when it was refused before it was placed."""
+        metrics = self.metrics
+        decision = placement.decision if placement is not None else None
+        metrics.request_ended(facts.path, facts.model, outcome.status, outcome.total_s)
+        if outcome.error is not None:
+            metrics.error_answered(outcome.error)
+        if outcome.aborted:
+            metrics.client_aborted()
+        if outcome.ttft_s is not None and facts.stream:
+            metrics.first_token_seen(facts.model, outcome.ttft_s)
+        if decision is not None and outcome.status is not None and 200 <= outcome.status < 300:
+            self._count_reuse(decision, outcome, facts)
+        self._write(decision, outcome, facts)
+
+    def _count_reuse(self, decision: Decision, outcome: Outcome, facts: RequestFacts) -> None:
+        understood = decision.prompt_reason is None
+        prompt_tokens = outcome.prompt_tokens
+        if prompt_tokens is None:
+            # What was not understood has an estimate only: no ground for a ledger.
+            prompt_tokens = decision.prompt_tokens if understood else 0
+        self.metrics.reuse_counted(
+            facts.model, prompt_tokens, available_tokens(decision), decision.matched_tokens, outcome.cached_tokens
+        )
+
+    def _write(self, decision: Decision | None, outcome: Outcome, facts: RequestFacts) -> None:
+        if not self._access_log.enabled:
+            return
+        fields: dict[str, str | int | float | bool | None] = {
+            "request_id": facts.request_id,
+            "method": facts.method,
+            "path": facts.path,
+            "status": outcome.status,
+            "model": facts.model,
+            "stream": facts.stream,
+            "total_s": outcome.total_s,
+            "ttft_s": outcome.ttft_s,
+            "error": outcome.error,
+            "aborted": outcome.aborted or None,
+        }
+        if decision is not None:
+            fields.update(
+                unit=decision.winner,
+                policy=decision.policy,
+                why=decision.reason,
+                trust=decision.trust,
+                prompt_tokens=decision.prompt_tokens,
+                matched_tokens=decision.matched_tokens,
+                cached_tokens=outcome.cached_tokens,
+                not_understood=decision.prompt_reason,
+                retries=len(decision.retries) or None,
+            )
+        self._access_log.write(fields)
+
+
+def available_tokens(decision: Decision) -> int:
+    """Return the prompt tokens that the best candidate had cached, as the engine could have used them."""
+    return max((candidate.matched_tokens for candidate in decision.candidates), default=0)

@@ -1,0 +1,124 @@
+"""Every metric of the router, in one table: what is not here does not exist.
+
+Names begin with `warmroute_`, units end a name. README's table is generated from this one (`metrics_table`). Label
+values are bounded whatever clients send: a model's name counts only while some replica serves it, a path only when
+it is in the allow-list, an error only when it is one of router.errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+LONG_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Requests to a language model: from a cached short prompt to a long answer of a busy engine."""
+TTFT_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0)
+SHORT_SECONDS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+"""The router's own work."""
+LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+DIFFERENCE_TOKENS = (-16384.0, -4096.0, -1024.0, -256.0, -64.0, -16.0, -1.0, 0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
+"""Delivered less predicted. Exactly as predicted is what lies over -1 and up to 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric.
+
+    Attributes:
+        name: As it is exposed; counters end in `_total`.
+        type: Prometheus type.
+        labels: Label names, in order.
+        meaning: One sentence for operators.
+        buckets: Upper bounds of a histogram, in the unit that ends its name.
+        at_scrape: Read from the fleet when asked, so series of replicas that left are gone with them.
+    """
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    meaning: str
+    buckets: tuple[float, ...] = ()
+    at_scrape: bool = False
+
+
+def _counter(name: str, meaning: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}_total", "counter", labels, meaning)
+
+
+def _gauge(name: str, meaning: str, *labels: str, at_scrape: bool = False) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", "gauge", labels, meaning, at_scrape=at_scrape)
+
+
+def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", "histogram", labels, meaning, buckets)
+
+
+METRICS: tuple[MetricSpec, ...] = (
+    _gauge("build_info", "Always 1; the version is a label.", "version"),
+    # Requests
+    _counter("requests", "Requests ended, by class of status (`none`: no answer).", "endpoint", "model", "status"),
+    _counter("errors", "Requests answered or broken off by an error of the router's own.", "code"),
+    _gauge("in_flight_requests", "Requests accepted and not ended."),
+    _histogram("request_seconds", "From a request's head to its end.", LONG_SECONDS, "model"),
+    _histogram("ttft_seconds", "From a request's head to the first part of its streamed answer.", TTFT_SECONDS, "model"),
+    _counter("retries", "Requests sent to another replica, by what went wrong.", "reason"),
+    _counter("ejections", "Replicas left alone for a while after failures in a row."),
+    _counter("client_aborts", "Clients that left before their answer was complete."),
+    _counter("not_understood", "Prompts placed by load alone, by reason.", "reason"),
+    # Placement
+    _histogram("decision_seconds", "To match, score, pick and reserve.", SHORT_SECONDS),
+    _histogram("tokenize_seconds", "To render and tokenise a prompt.", SHORT_SECONDS),
+    _counter("decisions", "Placements, by policy.", "policy"),
+    # Reuse ledger
+    _counter("prompt_tokens", "Prompt tokens of requests that were served.", "model"),
+    _counter(
+        "reuse_tokens",
+        "The reuse ledger: prompt tokens that the best replica had cached (`available`), the chosen one (`captured`), "
+        "that the engine then reported (`delivered`), and those captured where it reported nothing (`unobserved`).",
+        "stage",
+    ),
+    _histogram("prediction_difference_tokens", "Cached tokens delivered, less those predicted.", DIFFERENCE_TOKENS),
+    # Feeds
+    _gauge("feed_up", "Whether the feed hears its source.", "feed"),
+    _gauge("feed_units", "Units that the Redis feed follows, by state: `synced`, `waiting` for a snapshot.", "state"),
+    _counter("feed_messages", "Messages read from lanes, by kind.", "kind"),
+    _counter("feed_blocks", "Blocks applied to the index from batches and snapshots.", "op"),
+    _counter("feed_gaps", "Batches that were missing, late or from another epoch: each ends in a resync."),
+    _counter("feed_resyncs", "Snapshots loaded, by reason.", "reason"),
+    _counter("feed_refused_leases", "Leases seen anew and not believed, by reason.", "reason"),
+    _counter("feed_losses", "Times the link to Redis was lost."),
+    _histogram(
+        "feed_lag_seconds",
+        "From Redis' own time of an entry to the index, so it holds the difference of the two clocks.",
+        LAG_SECONDS,
+    ),
+    _counter("probes", "Probes of engines by the router itself.", "result"),
+    # Fleet, at scrape
+    _gauge("replicas", "Replicas by state.", "state", at_scrape=True),
+    _gauge("replica_trust", "1 for a replica's present trust.", "replica", "model", "state", at_scrape=True),
+    _gauge("replica_state", "1 for a replica's present state.", "replica", "state", at_scrape=True),
+    _gauge("replica_requests", "The router's requests in flight there.", "replica", at_scrape=True),
+    _gauge("replica_backlog_tokens", "Uncached prompt tokens in flight there.", "replica", at_scrape=True),
+    _gauge("replica_running_requests", "The engine's own figure.", "replica", at_scrape=True),
+    _gauge("replica_waiting_requests", "The engine's own figure.", "replica", at_scrape=True),
+    _gauge("replica_kv_usage_share", "The engine's own figure, mean of its ranks.", "replica", at_scrape=True),
+    _gauge("index_blocks", "Blocks that the index knows there.", "replica", at_scrape=True),
+    _gauge("index_distinct_blocks", "Distinct blocks in the index.", at_scrape=True),
+)
+
+
+def spec(name: str) -> MetricSpec:
+    """Return a metric's row; a KeyError tells that it is in no row."""
+    return _BY_NAME[name]
+
+
+_BY_NAME = {row.name: row for row in METRICS}
+
+
+def metrics_table() -> str:
+    """Return the table for README.md, in Markdown."""
+    lines = ["| Metric | Type | Labels | Meaning |", "|---|---|---|---|"]
+    for row in METRICS:
+        labels = ", ".join(f"`{label}`" for label in row.labels)
+        lines.append(f"| `{row.name}` | {row.type} | {labels} | {row.meaning} |")
+    return "\n".join(lines) + "\n"
