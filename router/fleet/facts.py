@@ -1,0 +1,85 @@
+"""What a feed tells the fleet about a replica. Plain facts, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from router.kv.schemes import Scheme
+
+
+class Trust(StrEnum):
+    """How far a unit's blocks in the index can be believed."""
+
+    EXACT = "exact"
+    """The scheme is proven: the router's hashes are the engine's."""
+    MAPPED = "mapped"
+    """The agent hashes the events' tokens again, by a scheme of its own."""
+    APPROXIMATE = "approximate"
+    """No events: the router remembers what it sent there."""
+    NONE = "none"
+    """The engine has no prefix cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A name that an engine answers to.
+
+    Attributes:
+        name: What clients send.
+        root: The model's path; for a LoRA adapter the adapter's path, which is part of its blocks' hashes.
+        parent: The base model's name, for a LoRA adapter.
+        max_model_len: Tokens of prompt and answer together.
+    """
+
+    name: str
+    root: str
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFacts:
+    """One data-parallel rank of a replica: what the index is kept by.
+
+    Attributes:
+        scheme: How its engine names blocks; None while unknown.
+        num_blocks: Blocks its GPU cache has; None while unknown.
+        reason: Why trust is not exact, in words for operators.
+    """
+
+    unit_id: str
+    rank: int
+    scheme: Scheme | None
+    trust: Trust
+    num_blocks: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """One engine process.
+
+    Attributes:
+        url: `http://HOST:PORT`, normalised.
+        source: Which feed says so: `static` or `redis`.
+        draining: It finishes what it has and takes nothing new.
+    """
+
+    replica_id: str
+    url: str
+    source: str
+    models: tuple[ServedModel, ...]
+    units: tuple[UnitFacts, ...]
+    draining: bool = False
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """An engine's own figures: requests running and waiting, share of the KV cache in use, and when (clock seconds)."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+    at_s: float

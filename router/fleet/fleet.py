@@ -1,0 +1,190 @@
+"""The fleet: the one owner of who is in it and in what state.
+
+Feeds announce and withdraw, health probes mark up and down, the data plane reports failures, placement reads. All
+calls are synchronous and none waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from router.fleet.facts import EngineLoad, ReplicaFacts, UnitFacts
+from router.fleet.ledger import UnitLoad
+from router.fleet.replica import Replica, ReplicaState, Unit
+
+
+class Fleet:
+    """Replicas and units by name.
+
+    Args:
+        prefill_tokens_per_s: Speed assumed for a new unit.
+        eject_after: Failures in a row that eject a replica.
+        eject_s: Seconds it is then left alone.
+        on_unit_withdrawn: Called with a unit that left, before its slot is free for another.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefill_tokens_per_s: float = 8_000.0,
+        eject_after: int = 3,
+        eject_s: float = 10.0,
+        on_unit_withdrawn: Callable[[Unit], None] | None = None,
+    ) -> None:
+        self._prefill_tokens_per_s = prefill_tokens_per_s
+        self._eject_after = eject_after
+        self._eject_s = eject_s
+        self._on_unit_withdrawn = on_unit_withdrawn
+        self._replicas: dict[str, Replica] = {}
+        self._units: dict[str, Unit] = {}
+        self._free_slots: list[int] = []
+        self._next_slot = 0
+        self._next_serial = 0
+        self.version = 0
+        """Grows with every change of members, the models they serve or their schemes."""
+
+    @property
+    def replicas(self) -> Mapping[str, Replica]:
+        """All replicas by id, in order of arrival."""
+        return MappingProxyType(self._replicas)
+
+    @property
+    def units(self) -> Mapping[str, Unit]:
+        """All units by id, in order of arrival."""
+        return MappingProxyType(self._units)
+
+    def unit(self, unit_id: str) -> Unit | None:
+        """Return a unit by its id."""
+        return self._units.get(unit_id)
+
+    def announce(self, facts: ReplicaFacts, now_s: float) -> Replica:
+        """Add a replica, or bring what is known of it up to date.
+
+        Under another url it is another process: its units begin anew, with nothing in flight and no blocks.
+        """
+        replica = self._replicas.get(facts.replica_id)
+        if replica is not None and replica.url != facts.url:
+            self.withdraw(facts.replica_id)
+            replica = None
+        if replica is None:
+            replica = Replica(facts.replica_id, facts.url, facts.source)
+            self._replicas[facts.replica_id] = replica
+            self.version += 1
+        replica.source = facts.source
+        replica.engine = facts.engine
+        replica.draining = facts.draining
+        models = {model.name: model for model in facts.models}
+        if models != replica.models:
+            replica.models = models
+            self.version += 1
+        wanted = {unit.unit_id for unit in facts.units}
+        for unit in [unit for unit in replica.units if unit.unit_id not in wanted]:
+            self._withdraw_unit(unit)
+        for unit_facts in facts.units:
+            self._announce_unit(replica, unit_facts)
+        return replica
+
+    def withdraw(self, replica_id: str) -> None:
+        """Forget a replica and its units' blocks. Requests that run there end on their own."""
+        replica = self._replicas.pop(replica_id, None)
+        if replica is None:
+            return
+        self.version += 1
+        for unit in list(replica.units):
+            self._withdraw_unit(unit)
+
+    def report_load(self, unit_id: str, load: EngineLoad | None) -> None:
+        """Keep an engine's own figures; None when they could not be had."""
+        unit = self._units.get(unit_id)
+        if unit is not None:
+            unit.load = load
+
+    def mark_draining(self, replica_id: str, draining: bool = True) -> None:
+        """Take a replica out of the choice, or put it back, without touching what runs there."""
+        if replica_id in self._replicas:
+            self._replicas[replica_id].draining = draining
+
+    def mark_down(self, replica_id: str, reason: str) -> None:
+        """A probe failed: no requests until `mark_up`."""
+        if replica_id in self._replicas:
+            self._replicas[replica_id].down_reason = reason
+
+    def mark_up(self, replica_id: str) -> None:
+        """A probe succeeded."""
+        if replica_id in self._replicas:
+            self._replicas[replica_id].down_reason = None
+
+    def failed(self, replica_id: str, now_s: float) -> bool:
+        """Count a failed request (not connected, broken off, timed out, 5xx); eject after several in a row.
+
+        Returns:
+            Whether this failure ejected it.
+        """
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            return False
+        replica.failures_in_a_row += 1
+        if replica.failures_in_a_row < self._eject_after:
+            return False
+        newly = replica.ejected_until_s is None
+        replica.ejected_until_s = now_s + self._eject_s
+        replica.ejections += newly
+        return newly
+
+    def succeeded(self, replica_id: str) -> None:
+        """Count a good answer: the replica is fully back."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.failures_in_a_row = 0
+            replica.ejected_until_s = None
+
+    def probed(self, replica: Replica, now_s: float) -> None:
+        """A request was placed on a replica whose ejection ran out: it is the only probe until the next is due."""
+        if replica.ejected_until_s is not None:
+            replica.ejected_until_s = now_s + self._eject_s
+
+    def model_names(self) -> list[str]:
+        """Every name that some replica serves, sorted."""
+        return sorted({name for replica in self._replicas.values() for name in replica.models})
+
+    def base_model(self, name: str) -> str | None:
+        """Return the base model of an adapter, or the name itself when it is one; None when nobody serves it."""
+        for replica in self._replicas.values():
+            served = replica.models.get(name)
+            if served is not None:
+                return served.parent or served.name
+        return None
+
+    def ready_count(self, now_s: float) -> int:
+        """How many replicas may take a request."""
+        return sum(replica.state(now_s) is ReplicaState.READY for replica in self._replicas.values())
+
+    def _announce_unit(self, replica: Replica, facts: UnitFacts) -> None:
+        unit = self._units.get(facts.unit_id)
+        if unit is not None and unit.replica is not replica:
+            self._withdraw_unit(unit)
+            unit = None
+        if unit is None:
+            slot = self._free_slots.pop() if self._free_slots else self._next_slot
+            self._next_slot = max(self._next_slot, slot + 1)
+            load = UnitLoad(self._prefill_tokens_per_s)
+            unit = Unit(facts.unit_id, facts.rank, slot, self._next_serial, replica, load)
+            self._next_serial += 1
+            self._units[facts.unit_id] = unit
+            replica.units.append(unit)
+            self.version += 1
+        if unit.scheme != facts.scheme:
+            unit.scheme = facts.scheme
+            self.version += 1
+        unit.trust = facts.trust
+        unit.num_blocks = facts.num_blocks
+        unit.reason = facts.reason
+
+    def _withdraw_unit(self, unit: Unit) -> None:
+        self._units.pop(unit.unit_id, None)
+        unit.replica.units.remove(unit)
+        if self._on_unit_withdrawn is not None:
+            self._on_unit_withdrawn(unit)
+        self._free_slots.append(unit.slot)
+        self.version += 1

@@ -1,0 +1,115 @@
+"""What is in flight at one unit, in prefill tokens.
+
+A placed request's uncached tokens count until its first token shows that they are computed. An engine computes first
+come, first served, so the oldest one without a first token is taken to be the one being computed: its tokens melt
+away at the unit's learned prefill speed, to no less than 5% (it has not answered, so something is left). An answer
+that is not streamed shows no first token: it is taken as computed when its tokens have melted.
+
+A reservation belongs to the `UnitLoad` it was made on, not to a name: when a replica leaves and comes back under the
+same name, old releases can't touch the new count.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+MIN_SAMPLE_TOKENS = 256
+"""Shorter prefills say more about overheads than about speed."""
+NEW_SAMPLE_SHARE = 0.2
+MAX_MELTED_SHARE = 0.95
+
+
+class Reservation:
+    """One placed request. `UnitLoad` alone changes it."""
+
+    __slots__ = ("load", "observable", "placed_s", "released", "uncached_tokens", "waiting")
+
+    def __init__(self, load: UnitLoad, uncached_tokens: int, placed_s: float, observable: bool) -> None:
+        self.load = load
+        self.uncached_tokens = uncached_tokens
+        self.placed_s = placed_s
+        self.observable = observable
+        self.waiting = True
+        self.released = False
+
+
+class UnitLoad:
+    """The in-flight ledger of one unit."""
+
+    __slots__ = ("_computing_since_s", "_queued_tokens", "_waiting", "prefill_tokens_per_s", "requests", "samples")
+
+    def __init__(self, prefill_tokens_per_s: float) -> None:
+        self.prefill_tokens_per_s = prefill_tokens_per_s
+        """Learned from first tokens; begins as configured."""
+        self.samples = 0
+        self.requests = 0
+        """Requests placed here that have not ended."""
+        self._waiting: OrderedDict[Reservation, None] = OrderedDict()
+        self._queued_tokens = 0
+        self._computing_since_s = 0.0
+
+    def reserve(self, uncached_tokens: int, now_s: float, *, observable: bool = True) -> Reservation:
+        """Count a placed request.
+
+        Args:
+            uncached_tokens: Prompt tokens that this unit will have to compute, at least 0.
+            now_s: The clock.
+            observable: Whether its first token will be seen (a streamed answer).
+        """
+        self._settle(now_s)
+        if not self._waiting:
+            self._computing_since_s = now_s
+        reservation = Reservation(self, uncached_tokens, now_s, observable)
+        self._waiting[reservation] = None
+        self._queued_tokens += uncached_tokens
+        self.requests += 1
+        return reservation
+
+    def first_token(self, reservation: Reservation, now_s: float) -> None:
+        """Its prompt is computed. Learns the unit's speed when it was the one being computed."""
+        if not reservation.waiting:
+            return
+        was_computing = next(iter(self._waiting)) is reservation
+        elapsed_s = now_s - self._computing_since_s
+        if was_computing and reservation.uncached_tokens >= MIN_SAMPLE_TOKENS and elapsed_s > 0:
+            self._learn(reservation.uncached_tokens / elapsed_s)
+        self._leave(reservation, now_s)
+
+    def release(self, reservation: Reservation, now_s: float) -> None:
+        """The request ended, however it did. Only the first call counts."""
+        if reservation.released:
+            return
+        reservation.released = True
+        self.requests -= 1
+        if reservation.waiting:
+            self._leave(reservation, now_s)
+
+    def backlog_tokens(self, now_s: float) -> float:
+        """Prompt tokens placed here that are not computed yet."""
+        self._settle(now_s)
+        if not self._waiting:
+            return 0.0
+        head = next(iter(self._waiting))
+        melted = max(0.0, now_s - self._computing_since_s) * self.prefill_tokens_per_s
+        return self._queued_tokens - min(melted, MAX_MELTED_SHARE * head.uncached_tokens)
+
+    def _settle(self, now_s: float) -> None:
+        while self._waiting:
+            head = next(iter(self._waiting))
+            done_s = self._computing_since_s + head.uncached_tokens / self.prefill_tokens_per_s
+            if head.observable or done_s > now_s:
+                return
+            self._leave(head, done_s)
+
+    def _leave(self, reservation: Reservation, now_s: float) -> None:
+        was_computing = next(iter(self._waiting)) is reservation
+        del self._waiting[reservation]
+        reservation.waiting = False
+        self._queued_tokens -= reservation.uncached_tokens
+        if was_computing and self._waiting:
+            self._computing_since_s = max(now_s, next(iter(self._waiting)).placed_s)
+
+    def _learn(self, sample: float) -> None:
+        self.samples += 1
+        weight = max(NEW_SAMPLE_SHARE, 1.0 / (self.samples + 1))
+        self.prefill_tokens_per_s += weight * (sample - self.prefill_tokens_per_s)

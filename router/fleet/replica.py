@@ -1,0 +1,81 @@
+"""A replica and its units, as the router sees them now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from router.fleet.facts import EngineLoad, ServedModel, Trust
+from router.fleet.ledger import UnitLoad
+from router.kv.schemes import Scheme
+
+
+class ReplicaState(StrEnum):
+    """Whether a replica may take a request, and if not, why."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    EJECTED = "ejected"
+    DOWN = "down"
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """A replica's rank: the owner of one prefix cache.
+
+    Attributes:
+        slot: Its place in the index; free for another unit once this one is withdrawn.
+        serial: Its number, which no other unit ever gets.
+        load: The engine's own figures; None is unknown, never idle.
+        in_flight: What the router has placed here and what of it is not computed yet.
+    """
+
+    unit_id: str
+    rank: int
+    slot: int
+    serial: int
+    replica: Replica
+    in_flight: UnitLoad
+    scheme: Scheme | None = None
+    trust: Trust = Trust.APPROXIMATE
+    num_blocks: int | None = None
+    reason: str | None = None
+    load: EngineLoad | None = None
+    blocks_as_of_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """An engine process that requests can be sent to."""
+
+    replica_id: str
+    url: str
+    source: str
+    engine: str = ""
+    models: dict[str, ServedModel] = field(default_factory=dict)
+    units: list[Unit] = field(default_factory=list)
+    draining: bool = False
+    down_reason: str | None = None
+    failures_in_a_row: int = 0
+    ejected_until_s: float | None = None
+    ejections: int = 0
+    host: str = ""
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        self.host, self.port = parts.hostname or "", parts.port or 80
+
+    def state(self, now_s: float) -> ReplicaState:
+        """Tell whether it may take a request at `now_s`.
+
+        An ejected one is ready again when its time is over: the next request is its probe (see `Fleet.probed`).
+        """
+        if self.draining:
+            return ReplicaState.DRAINING
+        if self.down_reason is not None:
+            return ReplicaState.DOWN
+        if self.ejected_until_s is not None and now_s < self.ejected_until_s:
+            return ReplicaState.EJECTED
+        return ReplicaState.READY

@@ -1,0 +1,48 @@
+"""What the router itself sent to units that report nothing: an LRU as large as the engine's cache.
+
+It writes into the same index as the events do, under the unit's own slot, so that placement sees one kind of match. It
+knows neither generated blocks nor the engine's true evictions; trust APPROXIMATE says so.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from router.index.prefix_index import PrefixIndex
+
+UNKNOWN_CACHE_BLOCKS = 8_192
+"""Assumed where an engine does not say how many blocks it has."""
+
+
+class ApproximateMemory:
+    """The owner of memories, one LRU a slot."""
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self._index = index
+        self._memories: dict[int, OrderedDict[int, None]] = {}
+
+    def remember(self, slot: int, hashes: Sequence[int], num_blocks: int | None) -> None:
+        """A prompt with this chain was computed by this unit.
+
+        The deepest block is touched first, so that it is the first to be forgotten: an engine evicts in that order.
+
+        Args:
+            num_blocks: Blocks of the engine's cache, which bounds the memory.
+        """
+        memory = self._memories.setdefault(slot, OrderedDict())
+        new = []
+        for block in reversed(hashes):
+            if block in memory:
+                memory.move_to_end(block)
+            else:
+                memory[block] = None
+                new.append(block)
+        self._index.store(slot, new)
+        over = len(memory) - (num_blocks or UNKNOWN_CACHE_BLOCKS)
+        if over > 0:
+            self._index.remove(slot, [memory.popitem(last=False)[0] for _ in range(over)])
+
+    def drop(self, slot: int) -> None:
+        """The unit left or reports its blocks itself: the index was cleared for it and is not touched again."""
+        self._memories.pop(slot, None)

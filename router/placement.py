@@ -1,0 +1,185 @@
+"""Placement: match, filter, score, pick and reserve, in one synchronous call.
+
+Nothing is awaited between looking and reserving, so two requests can't both see a replica as idle. Time and chance are
+parameters: the simulator runs this very code in virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from router.config import PlacementConfig
+from router.errors import NoReplicaError
+from router.fleet.facts import Trust
+from router.fleet.fleet import Fleet
+from router.fleet.ledger import Reservation
+from router.fleet.replica import Replica, Unit
+from router.index.approximate import ApproximateMemory
+from router.index.expected import ExpectedBlocks, ExpectedPrompt
+from router.index.prefix_index import PrefixIndex
+from router.request.prompt import Prompt
+from router.scheduling.decision import CandidateTerms, Decision, Outcome
+from router.scheduling.pickers import Choice
+from router.scheduling.policies import Pick, Profile
+from router.survey import Survey, Surveyor
+
+SUCCESS = range(200, 300)
+
+
+@dataclass(slots=True, eq=False)
+class Placement:
+    """A request's place, until it ends. Give it back with `Placer.finish`."""
+
+    request_id: str
+    decision: Decision
+    replica: Replica
+    unit: Unit
+    chain: Sequence[int]
+    reservation: Reservation
+    expected: ExpectedPrompt | None
+    first_token_seen: bool = False
+    finished: bool = False
+
+
+class Placer:
+    """Chooses and reserves.
+
+    Args:
+        rng: The only source of chance.
+        unix_time: Wall clock for Decisions; nothing is measured with it.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: PrefixIndex,
+        expected: ExpectedBlocks,
+        approximate: ApproximateMemory,
+        config: PlacementConfig,
+        rng: Random,
+        unix_time: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._expected = expected
+        self._approximate = approximate
+        self._config = config
+        self._rng = rng
+        self._unix_time = unix_time
+        self._profile = Profile(config)
+        self._surveyor = Surveyor(fleet, index, expected, config)
+
+    def place(self, prompt: Prompt, request_id: str, now_s: float, excluded: Collection[str] = ()) -> Placement:
+        """Choose a unit for a prompt and count the prompt there.
+
+        Args:
+            now_s: The clock that all times here are of.
+            excluded: Replicas that were tried for this request.
+
+        Raises:
+            ModelNotFoundError: No replica serves the model.
+            NoReplicaError: Those that do can't take a request now.
+        """
+        survey, pick = self._decide(prompt, now_s, excluded)
+        self._profile.took(pick)
+        winner = pick.winner.candidate
+        unit = survey.units[winner.unit_id]
+        self._fleet.probed(unit.replica, now_s)
+        chain = survey.chains.get(winner.unit_id, [])
+        expected = None
+        if chain and unit.trust is not Trust.NONE:
+            expected = self._expected.expect(unit.serial, chain[survey.held_blocks[winner.unit_id] :])
+        uncached = max(0, prompt.tokens - winner.expected_tokens)
+        reservation = unit.in_flight.reserve(uncached, now_s, observable=prompt.stream)
+        decision = self._explain(prompt, request_id, survey, pick)
+        decision.retries = list(excluded)
+        return Placement(request_id, decision, unit.replica, unit, chain, reservation, expected)
+
+    def explain(self, prompt: Prompt, now_s: float, request_id: str = "") -> Decision:
+        """Return the decision that a prompt would get now; nothing is reserved.
+
+        Raises:
+            ModelNotFoundError, NoReplicaError: As for `place`.
+        """
+        return self._explain(prompt, request_id, *self._decide(prompt, now_s, ()))
+
+    def first_token(self, placement: Placement, now_s: float) -> None:
+        """The answer began: the prompt is computed, and the engine's events are on their way."""
+        if placement.first_token_seen or placement.finished:
+            return
+        placement.first_token_seen = True
+        placement.unit.in_flight.first_token(placement.reservation, now_s)
+        self._learned(placement, now_s)
+
+    def finish(self, placement: Placement, now_s: float, outcome: Outcome) -> None:
+        """The request ended, however it did. Only the first call counts."""
+        if placement.finished:
+            return
+        placement.finished = True
+        placement.decision.outcome = outcome
+        placement.unit.in_flight.release(placement.reservation, now_s)
+        if placement.first_token_seen:
+            return
+        if outcome.status in SUCCESS and outcome.error is None and not outcome.aborted:
+            self._learned(placement, now_s)
+        elif placement.expected is not None:
+            self._expected.end(placement.expected)
+
+    def _learned(self, placement: Placement, now_s: float) -> None:
+        unit = placement.unit
+        if placement.expected is not None:
+            self._expected.end_at(placement.expected, now_s + self._config.event_lag_s)
+        if self._fleet.unit(unit.unit_id) is not unit:
+            return
+        if unit.trust is Trust.APPROXIMATE:
+            self._approximate.remember(unit.slot, placement.chain, unit.num_blocks)
+        else:
+            self._approximate.drop(unit.slot)
+
+    def _decide(self, prompt: Prompt, now_s: float, excluded: Collection[str]) -> tuple[Survey, Pick]:
+        self._expected.settle(now_s)
+        survey = self._surveyor.survey(prompt, now_s, excluded)
+        if not survey.candidates:
+            why = ", ".join(sorted(set(survey.removed.values()))) or "the fleet is empty"
+            message = f"no replica can take a request for this model now ({why}); try again"
+            raise NoReplicaError(message, retry_after_s=1)
+        choice = Choice(survey.owner_key, survey.ring, self._config.tie_tokens, self._rng)
+        return survey, self._profile.decide(survey.candidates, choice)
+
+    def _explain(self, prompt: Prompt, request_id: str, survey: Survey, pick: Pick) -> Decision:
+        winner = pick.winner.candidate
+        candidates = [
+            CandidateTerms(
+                unit_id=item.candidate.unit_id,
+                replica_id=item.candidate.replica_id,
+                matched_tokens=item.candidate.matched_tokens,
+                cpu_tokens=item.candidate.cpu_tokens,
+                disk_tokens=item.candidate.disk_tokens,
+                expected_tokens=item.candidate.expected_tokens,
+                backlog_tokens=item.candidate.backlog_tokens,
+                running=item.candidate.running,
+                trust=item.candidate.trust,
+                terms=item.terms,
+                cost=item.cost,
+            )
+            for item in sorted(pick.scored, key=lambda item: item.cost)
+        ]
+        return Decision(
+            request_id=request_id,
+            at_unix_s=self._unix_time(),
+            model=prompt.model,
+            policy=self._config.policy,
+            prompt_tokens=prompt.tokens,
+            price=pick.price,
+            candidates=candidates,
+            removed=survey.removed,
+            winner=winner.unit_id,
+            lead_tokens=pick.lead_tokens,
+            matched_tokens=winner.matched_tokens,
+            expected_tokens=winner.expected_tokens,
+            reason=pick.reason,
+            trust=winner.trust,
+            prompt_reason=prompt.reason,
+            owner=None if survey.owner_key is None else survey.ring.owner(survey.owner_key),
+        )

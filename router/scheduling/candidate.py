@@ -1,0 +1,49 @@
+"""A unit as a rule sees it: a few figures, all in tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One unit that might take the prompt.
+
+    Attributes:
+        unit_id: The unit's name.
+        replica_id: Its replica's name.
+        prompt_tokens: Length of the prompt, or an estimate where it was not understood.
+        matched_tokens: Leading tokens that the unit holds and the engine would read: whole blocks, at most prompt - 1.
+        cpu_tokens: How many of the matched have to be loaded from the CPU tier.
+        disk_tokens: How many of the matched have to be loaded from disk.
+        expected_tokens: Leading tokens it will hold once what is in flight there is computed; at least
+            `matched_tokens`.
+        trust_share: How much of a match counts: 1 under EXACT and MAPPED trust.
+        backlog_tokens: Uncached prompt tokens placed there and not computed yet.
+        prefill_tokens_per_s: How fast it computes them.
+        running: Requests placed there that have not ended.
+        trust: The unit's trust, for the Decision.
+    """
+
+    unit_id: str
+    replica_id: str
+    prompt_tokens: int
+    matched_tokens: int = 0
+    cpu_tokens: int = 0
+    disk_tokens: int = 0
+    expected_tokens: int = 0
+    trust_share: float = 1.0
+    backlog_tokens: float = 0.0
+    prefill_tokens_per_s: float = 8_000.0
+    running: int = 0
+    trust: str = "exact"
+
+    def uncached_tokens(self, cpu_share: float = 1.0, disk_share: float = 1.0) -> float:
+        """Tokens that it would have to compute, with slower tiers and lower trust counted as part-cached.
+
+        Args:
+            cpu_share: Share of a CPU-tier token that is saved.
+            disk_share: Share of a disk-tier token that is saved.
+        """
+        lost = self.cpu_tokens * (1 - cpu_share) + self.disk_tokens * (1 - disk_share)
+        return self.prompt_tokens - self.trust_share * (self.expected_tokens - lost)

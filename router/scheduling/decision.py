@@ -1,0 +1,159 @@
+"""A Decision: everything that led to a choice, and afterwards what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class CandidateTerms:
+    """One candidate's part of a Decision; all figures in tokens."""
+
+    unit_id: str
+    replica_id: str
+    matched_tokens: int
+    cpu_tokens: int
+    disk_tokens: int
+    expected_tokens: int
+    backlog_tokens: float
+    running: int
+    trust: str
+    terms: dict[str, float]
+    cost: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "unit": self.unit_id,
+            "replica": self.replica_id,
+            "matched_tokens": self.matched_tokens,
+            "cpu_tokens": self.cpu_tokens,
+            "disk_tokens": self.disk_tokens,
+            "expected_tokens": self.expected_tokens,
+            "backlog_tokens": round(self.backlog_tokens, 1),
+            "running": self.running,
+            "trust": self.trust,
+            "terms": {name: round(value, 1) for name, value in self.terms.items()},
+            "cost": round(self.cost, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a placed request.
+
+    Attributes:
+        status: The engine's HTTP status; None when it never answered.
+        error: The router's error code, or None.
+        prompt_tokens: As the engine counted; None when it did not say.
+        cached_tokens: Delivered from the engine's prefix cache; None when it did not say.
+        ttft_s: Seconds from the request's arrival to the first byte of the body.
+        total_s: Seconds from arrival to the end.
+        aborted: The client left.
+    """
+
+    status: int | None
+    error: str | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    ttft_s: float | None
+    total_s: float
+    aborted: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True)
+class Decision:
+    """Why a request went where it went.
+
+    Attributes:
+        at_unix_s: Wall clock, for people.
+        prompt_tokens: Length of the prompt, or an estimate where `prompt_reason` is set.
+        price: What a token to recompute cost against a waiting one.
+        candidates: All that were scored, in the order of cost.
+        removed: Replicas that no rule could choose, with the filter that removed each.
+        winner: The unit chosen.
+        lead_tokens: How much cheaper it is than the next candidate.
+        matched_tokens: What the winner is predicted to have cached.
+        expected_tokens: Its match with what is in flight there counted.
+        reason: How it won: cost, owner, least-loaded, random, prefix, turn, only.
+        trust: The winner's.
+        prompt_reason: Why the prompt was placed by load alone, if it was.
+        owner: The unit that owns the prompt's first blocks.
+        retries: Replicas that were tried before.
+        outcome: Set when the request ended.
+    """
+
+    request_id: str
+    at_unix_s: float
+    model: str | None
+    policy: str
+    prompt_tokens: int
+    price: float
+    candidates: list[CandidateTerms]
+    removed: dict[str, str]
+    winner: str
+    lead_tokens: float
+    matched_tokens: int
+    expected_tokens: int
+    reason: str
+    trust: str
+    prompt_reason: str | None = None
+    owner: str | None = None
+    retries: list[str] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    @property
+    def available_tokens(self) -> int:
+        """The longest match of any candidate."""
+        return max((item.matched_tokens for item in self.candidates), default=0)
+
+    def to_dict(self, max_candidates: int | None = None) -> dict[str, Any]:
+        """Return it for JSON.
+
+        Args:
+            max_candidates: Keep the cheapest and always the winner.
+        """
+        kept = self.candidates if max_candidates is None else self.candidates[:max_candidates]
+        if not any(item.unit_id == self.winner for item in kept):
+            kept = kept[:-1] + [item for item in self.candidates if item.unit_id == self.winner]
+        return {
+            "request_id": self.request_id,
+            "at": round(self.at_unix_s, 3),
+            "model": self.model,
+            "policy": self.policy,
+            "winner": self.winner,
+            "reason": self.reason,
+            "lead_tokens": round(self.lead_tokens, 1),
+            "prompt_tokens": self.prompt_tokens,
+            "matched_tokens": self.matched_tokens,
+            "expected_tokens": self.expected_tokens,
+            "available_tokens": self.available_tokens,
+            "price": round(self.price, 3),
+            "trust": self.trust,
+            "prompt_reason": self.prompt_reason,
+            "owner": self.owner,
+            "retries": self.retries,
+            "removed": self.removed,
+            "candidates": [item.to_dict() for item in kept],
+            "candidates_left_out": len(self.candidates) - len(kept),
+            "outcome": self.outcome.to_dict() if self.outcome else None,
+        }
+
+    def compact(self, max_bytes: int = 4_096, max_candidates: int = 8) -> str:
+        """Return one line of ASCII JSON for a header: fewer candidates where it would be longer than `max_bytes`."""
+        for count in range(max_candidates, 0, -1):
+            data = self.to_dict(count)
+            del data["outcome"]
+            if len(data["removed"]) > max_candidates:
+                data["removed"] = {"replicas": len(self.removed)}
+            text = json.dumps(data, separators=(",", ":"))
+            if len(text) <= max_bytes:
+                return text
+        return json.dumps({"winner": self.winner[:256], "reason": self.reason, "matched_tokens": self.matched_tokens})

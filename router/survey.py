@@ -1,0 +1,170 @@
+"""What a choice is made from: the candidates for one prompt, with how much of it each holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from router.config import PlacementConfig
+from router.errors import ModelNotFoundError
+from router.fleet.facts import Trust
+from router.fleet.fleet import Fleet
+from router.fleet.replica import Replica, Unit
+from router.index.expected import ExpectedBlocks
+from router.index.prefix_index import Match, PrefixIndex
+from router.kv.extra_keys import Lora
+from router.kv.hashes import max_hit_tokens
+from router.kv.schemes import Scheme
+from router.request.prompt import Prompt
+from router.scheduling.candidate import Candidate
+from router.scheduling.filters import Standing, objection
+from router.scheduling.ring import OwnerRing
+
+NO_MATCH = Match(0, 0)
+
+
+@dataclass(slots=True)
+class _Family:
+    """Units whose blocks of one model bear the same names."""
+
+    scheme: Scheme | None
+    lora: Lora | None
+    units: list[Unit] = field(default_factory=list)
+    mask: int = 0
+    mask_version: int = -1
+
+
+@dataclass(slots=True)
+class _View:
+    """What of the fleet matters for one model name, kept while the fleet does not change."""
+
+    fleet_version: int
+    replicas: list[Replica]
+    families: list[_Family]
+    ring: OwnerRing
+
+
+@dataclass(slots=True)
+class Survey:
+    """All that a choice is made from.
+
+    Attributes:
+        candidates: Units that may take the prompt.
+        ring: All units that serve the model.
+        units: The candidates' units, by id.
+        removed: Replicas that may not take it, with the reason.
+        chains: The prompt's chain as each candidate's engine names it.
+        held_blocks: Leading blocks that each candidate holds.
+        owner_key: Hash that names the prompt's first blocks; None where it was not understood.
+    """
+
+    candidates: list[Candidate]
+    ring: OwnerRing
+    units: dict[str, Unit] = field(default_factory=dict)
+    removed: dict[str, str] = field(default_factory=dict)
+    chains: dict[str, list[int]] = field(default_factory=dict)
+    held_blocks: dict[str, int] = field(default_factory=dict)
+    owner_key: int | None = None
+
+
+class Surveyor:
+    """Looks at the fleet and the index for one prompt. Changes neither."""
+
+    def __init__(self, fleet: Fleet, index: PrefixIndex, expected: ExpectedBlocks, config: PlacementConfig) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._expected = expected
+        self._config = config
+        self._views: dict[str | None, _View] = {}
+
+    def survey(self, prompt: Prompt, now_s: float, excluded: Collection[str]) -> Survey:
+        """Collect the candidates for a prompt.
+
+        Args:
+            excluded: Replicas that were tried for this request.
+
+        Raises:
+            ModelNotFoundError: No replica serves the model.
+        """
+        view = self._view(prompt.model)
+        survey = Survey([], view.ring)
+        for replica in view.replicas:
+            why = objection(Standing(replica.state(now_s), replica.replica_id in excluded))
+            if why is not None:
+                survey.removed[replica.replica_id] = why
+        for family in view.families:
+            self._add_family(survey, prompt, family, now_s)
+        return survey
+
+    def _view(self, model: str | None) -> _View:
+        view = self._views.get(model)
+        if view is not None and view.fleet_version == self._fleet.version:
+            return view
+        replicas = [
+            replica
+            for replica in self._fleet.replicas.values()
+            if model is None or not replica.models or model in replica.models
+        ]
+        if not replicas and self._fleet.replicas:
+            self._views.pop(model, None)
+            raise ModelNotFoundError(f"The model {str(model)[:256]!r} does not exist.", param="model")
+        families: dict[tuple[Scheme | None, Lora | None], _Family] = {}
+        for replica in replicas:
+            served = replica.models.get(model) if model is not None else None
+            lora = Lora(served.name, served.root) if served is not None and served.parent is not None else None
+            for unit in replica.units:
+                family = families.setdefault((unit.scheme, lora), _Family(unit.scheme, lora))
+                family.units.append(unit)
+        ring = view.ring if view is not None else OwnerRing()
+        ring.set_names(unit.unit_id for replica in replicas for unit in replica.units)
+        view = _View(self._fleet.version, replicas, list(families.values()), ring)
+        if any(model in replica.models for replica in replicas):
+            self._views[model] = view
+        return view
+
+    def _add_family(self, survey: Survey, prompt: Prompt, family: _Family, now_s: float) -> None:
+        chain: list[int] = []
+        readable: Sequence[int] = ()
+        matches: dict[int, Match] = {}
+        block_size = 1
+        if family.scheme is not None:
+            block_size = family.scheme.block_size
+            chain = prompt.chain(family.scheme, family.lora)
+            if chain and survey.owner_key is None:
+                survey.owner_key = chain[min(len(chain), self._config.owner_blocks) - 1]
+            if chain and prompt.reads_cache:
+                readable = chain[: max_hit_tokens(prompt.tokens, block_size) // block_size]
+                matches = self._index.match(readable, self._mask(family))
+        for unit in family.units:
+            if unit.replica.replica_id in survey.removed:
+                continue
+            match = NO_MATCH if unit.trust is Trust.NONE else matches.get(unit.slot, NO_MATCH)
+            expected_blocks = self._expected.extend(unit.serial, readable, match.blocks)
+            survey.units[unit.unit_id] = unit
+            survey.chains[unit.unit_id] = chain
+            survey.held_blocks[unit.unit_id] = match.blocks
+            survey.candidates.append(self._candidate(prompt, unit, match, expected_blocks, block_size, now_s))
+
+    def _candidate(
+        self, prompt: Prompt, unit: Unit, match: Match, expected_blocks: int, block_size: int, now_s: float
+    ) -> Candidate:
+        return Candidate(
+            unit_id=unit.unit_id,
+            replica_id=unit.replica.replica_id,
+            prompt_tokens=prompt.tokens,
+            matched_tokens=match.blocks * block_size,
+            cpu_tokens=match.cpu_blocks * block_size,
+            disk_tokens=(match.blocks - match.gpu_blocks - match.cpu_blocks) * block_size,
+            expected_tokens=expected_blocks * block_size,
+            trust_share=self._config.weights.approximate_share if unit.trust is Trust.APPROXIMATE else 1.0,
+            backlog_tokens=unit.in_flight.backlog_tokens(now_s),
+            prefill_tokens_per_s=unit.in_flight.prefill_tokens_per_s,
+            running=unit.in_flight.requests,
+            trust=unit.trust,
+        )
+
+    def _mask(self, family: _Family) -> int:
+        if family.mask_version != self._index.version:
+            family.mask = self._index.mask_of(unit.slot for unit in family.units)
+            family.mask_version = self._index.version
+        return family.mask
