@@ -1,0 +1,48 @@
+{{/* Names and labels. */}}
+
+{{- define "warmroute.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 46 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 46 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 46 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "warmroute.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "warmroute.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name: name the account that exists (serviceAccount.create is false)" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The labels that selectors use: dict root, component, pool (may be absent). They can't change in an upgrade. */}}
+{{- define "warmroute.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- with .pool }}
+warmroute/pool: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "warmroute.labels" -}}
+{{ include "warmroute.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* dict image, default (the tag where none is given): repository:tag, or repository@digest. */}}
+{{- define "warmroute.image" -}}
+{{- if .image.digest -}}
+{{ printf "%s@%s" .image.repository .image.digest }}
+{{- else -}}
+{{ printf "%s:%s" .image.repository (default .default .image.tag) }}
+{{- end -}}
+{{- end -}}
