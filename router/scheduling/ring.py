@@ -19,7 +19,7 @@ class OwnerRing:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
-        self._ring = HashRing(nodes=[], hash_fn=xxhash.xxh64_intdigest, vnodes=POINTS_PER_UNIT)
+        self._ring = HashRing(nodes=[], hash_fn=_hash, vnodes=POINTS_PER_UNIT)
 
     def set_names(self, names: Iterable[str]) -> None:
         """Make these the ring's names; only what came or went is moved."""
@@ -38,3 +38,7 @@ class OwnerRing:
     def owner(self, key: int) -> str | None:
         """Return the name that owns a key; None on an empty ring."""
         return next(self.preference(key), None)
+
+
+def _hash(name: str) -> int:
+    return xxhash.xxh64_intdigest(name.encode())

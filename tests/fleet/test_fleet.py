@@ -1,0 +1,114 @@
+"""The fleet: who is in it, and in what state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
+from router.fleet.fleet import Fleet
+from router.fleet.replica import ReplicaState
+from router.kv.schemes import HashAlgorithm, Scheme
+
+SCHEME = Scheme(HashAlgorithm.SHA256_CBOR, 16)
+
+
+def facts(name: str = "r0", port: int = 8000, ranks: int = 1) -> ReplicaFacts:
+    """A replica that serves `tiny` and the adapter `ad`."""
+    models = (ServedModel("tiny", "tiny"), ServedModel("ad", "/adapters/ad", parent="tiny"))
+    units = tuple(UnitFacts(f"{name}/{rank}", rank, SCHEME, Trust.EXACT, 100) for rank in range(ranks))
+    return ReplicaFacts(name, f"http://10.0.0.1:{port}", "redis", models, units)
+
+
+def test_a_replica_told_again_keeps_what_is_in_flight() -> None:
+    """Feeds announce every second; nothing is lost by it."""
+    fleet = Fleet()
+    unit = fleet.announce(facts(), 0.0).units[0]
+    unit.in_flight.reserve(10, 0.0)
+    assert fleet.announce(facts(), 1.0).units[0].in_flight.requests == 1
+
+
+def test_the_same_name_under_another_url_is_another_process() -> None:
+    """Its units begin anew."""
+    withdrawn = []
+    fleet = Fleet(on_unit_withdrawn=withdrawn.append)
+    old = fleet.announce(facts(port=8000), 0.0).units[0]
+    new = fleet.announce(facts(port=8001), 1.0).units[0]
+    assert withdrawn == [old]
+    assert new.serial != old.serial
+
+
+def test_a_freed_slot_is_used_again_and_a_serial_never() -> None:
+    """Masks stay narrow however many replicas come and go."""
+    fleet = Fleet()
+    serials = set()
+    for port in range(8000, 8200):
+        unit = fleet.announce(facts(port=port), 0.0).units[0]
+        assert unit.slot == 0
+        serials.add(unit.serial)
+        fleet.withdraw("r0")
+    assert len(serials) == 200
+    assert not fleet.units
+
+
+def test_fewer_ranks_withdraw_the_rest() -> None:
+    """A replica restarted with fewer ranks has fewer units."""
+    fleet = Fleet()
+    fleet.announce(facts(ranks=3), 0.0)
+    fleet.announce(facts(ranks=2), 1.0)
+    assert list(fleet.units) == ["r0/0", "r0/1"]
+
+
+def test_three_failures_in_a_row_eject_and_one_good_answer_resets() -> None:
+    """A success in between begins the count again."""
+    fleet = Fleet(eject_after=3, eject_s=10)
+    replica = fleet.announce(facts(), 0.0)
+    fleet.failed("r0", 0.0)
+    fleet.failed("r0", 0.0)
+    fleet.succeeded("r0")
+    assert not fleet.failed("r0", 0.0)
+    assert not fleet.failed("r0", 0.0)
+    assert fleet.failed("r0", 0.0)
+    assert replica.state(1.0) is ReplicaState.EJECTED
+
+
+def test_an_ejected_replica_gets_one_probe_at_a_time() -> None:
+    """When its time is over one request may try it; the next only eject_s later, or when the probe was good."""
+    fleet = Fleet(eject_after=1, eject_s=10)
+    replica = fleet.announce(facts(), 0.0)
+    fleet.failed("r0", 0.0)
+    assert replica.state(10.0) is ReplicaState.READY
+    fleet.probed(replica, 10.0)
+    assert replica.state(10.1) is ReplicaState.EJECTED
+    fleet.succeeded("r0")
+    assert replica.state(10.2) is ReplicaState.READY
+
+
+def test_down_and_draining_replicas_are_not_ready() -> None:
+    """Probes and drains take a replica out, and put it back."""
+    fleet = Fleet()
+    replica = fleet.announce(facts(), 0.0)
+    fleet.mark_down("r0", "health probe failed")
+    assert replica.state(0.0) is ReplicaState.DOWN
+    fleet.mark_up("r0")
+    fleet.mark_draining("r0")
+    assert replica.state(0.0) is ReplicaState.DRAINING
+    fleet.mark_draining("r0", False)
+    assert fleet.ready_count(0.0) == 1
+
+
+def test_an_adapter_leads_to_its_base_model() -> None:
+    """Its prompts are tokenised as the base model's."""
+    fleet = Fleet()
+    fleet.announce(facts(), 0.0)
+    assert (fleet.base_model("ad"), fleet.base_model("tiny"), fleet.base_model("none")) == ("tiny", "tiny", None)
+
+
+def test_the_version_tells_when_views_are_stale() -> None:
+    """It grows with members, models and schemes, and with nothing else."""
+    fleet = Fleet()
+    fleet.announce(facts(), 0.0)
+    before = fleet.version
+    fleet.announce(facts(), 1.0)
+    assert fleet.version == before
+    fleet.announce(replace(facts(), models=(ServedModel("other", "other"),)), 2.0)
+    assert fleet.version > before

@@ -1,0 +1,82 @@
+"""The in-flight ledger: tokens that wait, melt and are released once."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.fleet.ledger import UnitLoad
+
+
+def test_tokens_count_whole_when_placed() -> None:
+    """A request that was just placed has everything before it."""
+    load = UnitLoad(1_000)
+    load.reserve(500, 0.0)
+    load.reserve(300, 0.0)
+    assert load.backlog_tokens(0.0) == 800
+
+
+def test_only_the_one_being_computed_melts() -> None:
+    """After 0.2 s at 1,000 tokens/s 200 of the first 500 are gone; the second waits whole."""
+    load = UnitLoad(1_000)
+    load.reserve(500, 0.0)
+    load.reserve(300, 0.0)
+    assert load.backlog_tokens(0.2) == pytest.approx(600)
+
+
+def test_what_has_not_answered_never_melts_under_five_percent() -> None:
+    """The engine has not said that it is done."""
+    load = UnitLoad(1_000)
+    load.reserve(500, 0.0)
+    assert load.backlog_tokens(100.0) == pytest.approx(25)
+
+
+def test_the_first_token_ends_the_prompt_but_not_the_request() -> None:
+    """From then on it costs as a running request."""
+    load = UnitLoad(1_000)
+    reservation = load.reserve(500, 0.0)
+    load.first_token(reservation, 0.5)
+    assert load.backlog_tokens(0.5) == 0
+    assert load.requests == 1
+
+
+def test_speed_is_learned_from_first_tokens() -> None:
+    """1,000 tokens in half a second are 2,000 tokens/s; one sample moves the belief half way."""
+    load = UnitLoad(1_000)
+    load.first_token(load.reserve(1_000, 0.0), 0.5)
+    assert load.prefill_tokens_per_s == pytest.approx(1_500)
+
+
+def test_the_next_in_line_is_timed_from_when_its_turn_came() -> None:
+    """Waiting is not computing: the second's speed is measured from the first's first token."""
+    load = UnitLoad(1_000)
+    first, second = load.reserve(1_000, 0.0), load.reserve(1_000, 0.0)
+    load.first_token(first, 1.0)
+    load.first_token(second, 2.0)
+    assert load.prefill_tokens_per_s == pytest.approx(1_000)
+
+
+def test_an_answer_that_is_not_streamed_counts_as_computed_when_its_tokens_melted() -> None:
+    """It shows no first token, and must not block the view of those behind it."""
+    load = UnitLoad(1_000)
+    load.reserve(500, 0.0, observable=False)
+    load.reserve(400, 0.0)
+    assert load.backlog_tokens(0.7) == pytest.approx(200)
+
+
+def test_a_release_counts_once() -> None:
+    """However often a request ends, the count comes back to zero and not below."""
+    load = UnitLoad(1_000)
+    reservation = load.reserve(500, 0.0)
+    load.release(reservation, 1.0)
+    load.release(reservation, 2.0)
+    assert (load.requests, load.backlog_tokens(2.0)) == (0, 0)
+
+
+def test_an_old_release_can_not_touch_a_new_count() -> None:
+    """A replica that left and came back under its name has a new ledger (RTE-03)."""
+    old, new = UnitLoad(1_000), UnitLoad(1_000)
+    reservations = [old.reserve(10, 0.0) for _ in range(10)]
+    new.reserve(10, 1.0)
+    for reservation in reservations:
+        reservation.load.release(reservation, 2.0)
+    assert (old.requests, new.requests) == (0, 1)

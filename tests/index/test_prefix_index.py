@@ -1,0 +1,161 @@
+"""The prefix index against a naive one, and the promises that a walk alone can't show."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.index.prefix_index import Match, PrefixIndex
+
+SLOTS = range(4)
+
+
+class NaiveIndex:
+    """A set of (block, tier, group) a slot: the oracle."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, set[tuple[int, int, int]]] = {}
+        self.groups: dict[int, set[int]] = {}
+
+    def store(self, slot, hashes, tier, group):
+        self.groups.setdefault(slot, set()).add(group)
+        self.held.setdefault(slot, set()).update((block, tier, group) for block in hashes)
+
+    def remove(self, slot, hashes, tier, group):
+        self.held.setdefault(slot, set()).difference_update((block, tier, group) for block in hashes)
+
+    def clear(self, slot):
+        self.held.pop(slot, None)
+        self.groups.pop(slot, None)
+
+    def match(self, hashes, slots):
+        found = {}
+        for slot in slots:
+            held, groups = self.held.get(slot, set()), self.groups.get(slot, set())
+            blocks = gpu = cpu = 0
+            for block in hashes:
+                if not groups or not all(any((block, tier, g) in held for tier in range(3)) for g in groups):
+                    break
+                blocks += 1
+                if all((block, 0, g) in held for g in groups):
+                    gpu += 1
+                elif all((block, 0, g) in held or (block, 1, g) in held for g in groups):
+                    cpu += 1
+            if blocks:
+                found[slot] = Match(blocks, gpu, cpu)
+        return found
+
+
+BLOCKS = st.lists(st.integers(0, 12), max_size=8)
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("store"), st.sampled_from(SLOTS), BLOCKS, st.integers(0, 2), st.integers(0, 1)),
+        st.tuples(st.just("remove"), st.sampled_from(SLOTS), BLOCKS, st.integers(0, 2), st.integers(0, 1)),
+        st.tuples(st.just("clear"), st.sampled_from(SLOTS)),
+        st.tuples(st.just("sweep"), st.integers(1, 5)),
+    ),
+    max_size=30,
+)
+
+
+@given(CHANGES, st.lists(st.integers(0, 12), max_size=10, unique=True), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_every_match_is_the_naive_one(changes, chain, one_layer):
+    """Whatever was stored, removed, cleared and swept, in whatever order, matches are exact, tiers and groups too."""
+    index, oracle = PrefixIndex(), NaiveIndex()
+    for name, *arguments in changes:
+        if name == "sweep":
+            index.sweep(*arguments)
+            continue
+        if one_layer and name != "clear":
+            arguments = [*arguments[:2], 0, 0]
+        getattr(index, name)(*arguments)
+        getattr(oracle, name)(*arguments)
+    assert index.match(chain, index.mask_of(SLOTS)) == oracle.match(chain, SLOTS)
+    for slot in SLOTS:
+        assert index.dump(slot) == oracle.held.get(slot, set())
+        assert index.blocks_of(slot) == len(oracle.held.get(slot, set()))
+
+
+def test_a_match_ends_at_the_first_hole() -> None:
+    """A block behind a missing one can't be read by the engine, so it does not count."""
+    index = PrefixIndex()
+    index.store(0, [1, 2, 4, 5])
+    assert index.match([1, 2, 3, 4, 5], index.mask_of([0])) == {0: Match(2, 2)}
+
+
+def test_units_that_are_not_asked_for_are_not_matched() -> None:
+    """Only candidates are in the answer."""
+    index = PrefixIndex()
+    index.store(0, [1])
+    index.store(1, [1])
+    assert set(index.match([1], index.mask_of([1]))) == {1}
+
+
+def test_applying_a_change_twice_changes_nothing() -> None:
+    """Routers may hear a batch twice."""
+    index = PrefixIndex()
+    index.store(0, [1, 2])
+    index.store(0, [1, 2])
+    assert index.blocks_of(0) == 2
+    index.remove(0, [1])
+    index.remove(0, [1])
+    assert index.dump(0) == {(2, 0, 0)}
+
+
+def test_a_cleared_unit_is_forgotten_at_once_and_its_memory_comes_back_in_slices() -> None:
+    """Clearing does not visit the blocks; sweeping does, a bounded number a call."""
+    index = PrefixIndex()
+    index.store(0, range(1_000))
+    index.store(1, range(500))
+    index.clear(0)
+    assert index.match([0, 1], index.mask_of([0, 1])) == {1: Match(2, 2)}
+    assert index.total_blocks == 1_000
+    calls = 1
+    while index.sweep(100):
+        calls += 1
+    assert index.total_blocks == 500
+    assert calls >= 10
+
+
+def test_a_column_is_used_again_only_after_it_was_swept() -> None:
+    """A unit that comes after a cleared one must not inherit its blocks."""
+    index = PrefixIndex()
+    index.store(0, [1, 2, 3])
+    index.clear(0)
+    index.store(5, [9])
+    assert index.match([1, 2], index.mask_of([5])) == {}
+    while index.sweep():
+        pass
+    index.store(6, [8])
+    assert index.match([1, 2], index.mask_of([6])) == {}
+
+
+def test_masks_go_stale_when_the_version_says_so() -> None:
+    """Whoever keeps a mask can tell when to ask again."""
+    index = PrefixIndex()
+    index.store(0, [1])
+    before = index.version
+    index.clear(0)
+    index.store(0, [1])
+    assert index.version > before
+
+
+@pytest.mark.slow
+def test_a_block_held_by_one_unit_costs_at_most_90_bytes() -> None:
+    """Memory for each block: its key and its entry; the set of holders is shared."""
+    import tracemalloc
+
+    rng = random.Random(1)
+    tracemalloc.start()
+    try:
+        index = PrefixIndex()
+        for slot in range(10):
+            index.store(slot, [rng.getrandbits(64) for _ in range(30_000)])
+        used_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used_bytes / 300_000 <= 90

@@ -1,0 +1,153 @@
+"""Pickers and policies: the rule is what the documentation says."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from router.config import PlacementConfig, WeightsConfig
+from router.scheduling.candidate import Candidate
+from router.scheduling.pickers import Choice
+from router.scheduling.policies import POLICY_TABLE, Profile
+from router.scheduling.ring import OwnerRing
+from router.scheduling.scorers import price_of
+
+
+def candidate(name: str, **figures: Any) -> Candidate:
+    """A candidate for a prompt of 1,000 tokens."""
+    figures.setdefault("expected_tokens", figures.get("matched_tokens", 0))
+    return Candidate(name, name.partition("/")[0], 1_000, **figures)
+
+
+def choice(*names: str, key: int | None = None, tie_tokens: float = 0.0) -> Choice:
+    """What the pickers look at, with a seeded source of chance."""
+    ring = OwnerRing()
+    ring.set_names(names)
+    return Choice(key, ring, tie_tokens, random.Random(7))
+
+
+def winner(policy: str, candidates: list[Candidate], chosen: Choice, **config: Any) -> tuple[str, str]:
+    """Who wins under a policy, and why."""
+    pick = Profile(PlacementConfig(policy=policy, **config)).decide(candidates, chosen)  # type: ignore[arg-type]
+    return pick.winner.candidate.unit_id, pick.reason
+
+
+def test_cost_is_queue_plus_price_times_recompute_plus_running() -> None:
+    """Worked by hand: idle mean backlog 250 tokens at 1,000/s is 0.25 s, price 1 + 3 x 0.25 = 1.75."""
+    profile = Profile(PlacementConfig())
+    near = candidate("a", matched_tokens=800, backlog_tokens=500, prefill_tokens_per_s=1_000, running=2)
+    far = candidate("b", prefill_tokens_per_s=1_000)
+    pick = profile.decide([near, far], choice("a", "b"))
+    assert pick.price == pytest.approx(1.75)
+    assert {item.candidate.unit_id: item.cost for item in pick.scored} == pytest.approx(
+        {"a": 500 + 1.75 * 200 + 20 * 2, "b": 1.75 * 1_000}
+    )
+    assert pick.winner.candidate.unit_id == "a"
+    assert pick.lead_tokens == pytest.approx(1_750 - 890)
+
+
+def test_a_queue_longer_than_the_prefix_saves_loses() -> None:
+    """The holder of the prefix is passed over when waiting costs more than recomputing."""
+    holder = candidate("a", matched_tokens=900, backlog_tokens=40_000)
+    idle = candidate("b")
+    assert winner("cost", [holder, idle], choice("a", "b")) == ("b", "cost")
+
+
+def test_the_price_stays_within_its_bounds() -> None:
+    """It begins at the base and ends at the maximum, however long the queue."""
+    weights = WeightsConfig()
+    assert price_of([candidate("a")], weights) == 1.0
+    assert price_of([candidate("a", backlog_tokens=10**9)], weights) == 21.0
+    assert price_of([], weights) == 1.0
+
+
+def test_slower_tiers_and_lower_trust_save_less() -> None:
+    """Half of 800 matched tokens on a tier that saves 80%: 800 - 400 x 0.2 = 720 saved; at 0.9 trust 648."""
+    item = candidate("a", matched_tokens=800, cpu_tokens=400)
+    assert item.uncached_tokens(cpu_share=0.8) == pytest.approx(280)
+    item.trust_share = 0.9
+    assert item.uncached_tokens(cpu_share=0.8) == pytest.approx(352)
+
+
+def test_among_ties_the_owner_wins_and_without_one_the_least_loaded() -> None:
+    """A cold prompt goes to its owner; when the owner is no candidate, to the lightest."""
+    ring = choice("a", "b", "c", key=42, tie_tokens=64)
+    owner = ring.ring.owner(42)
+    items = [candidate(name, running=int(name == "a")) for name in "abc"]
+    assert winner("cost", items, ring) == (owner, "owner")
+    rest = [item for item in items if item.unit_id != owner]
+    lightest = [item.unit_id for item in rest if item.running == 0]
+    name, reason = winner("cost", rest, ring)
+    assert name in lightest
+    assert reason == ("random" if len(lightest) > 1 else "least-loaded")
+
+
+def test_idle_ties_without_a_key_spread_evenly() -> None:
+    """400 prompts nobody knows over 4 idle units: 60 to 140 each (RTE-04)."""
+    chosen = choice("a", "b", "c", "d", tie_tokens=64)
+    profile = Profile(PlacementConfig())
+    counts = Counter(
+        profile.decide([candidate(name) for name in "abcd"], chosen).winner.candidate.unit_id for _ in range(400)
+    )
+    assert sorted(counts) == ["a", "b", "c", "d"]
+    assert all(60 <= count <= 140 for count in counts.values())
+
+
+def test_weights_of_zero_still_choose() -> None:
+    """Load and price at zero make everyone a tie, never a division by zero."""
+    weights = WeightsConfig(running_tokens=0, price_base=0, price_per_backlog_s=0, price_max=0)
+    name, _ = winner("cost", [candidate("a"), candidate("b")], choice("a", "b"), weights=weights)
+    assert name in ("a", "b")
+
+
+def test_longest_prefix_takes_the_least_loaded_of_the_longest() -> None:
+    """Load decides only among equals."""
+    items = [
+        candidate("a", matched_tokens=160, running=9, backlog_tokens=90),
+        candidate("b", matched_tokens=160, running=1, backlog_tokens=10),
+        candidate("c", matched_tokens=144),
+    ]
+    assert winner("longest-prefix", items, choice("a", "b", "c")) == ("b", "least-loaded")
+
+
+def test_least_loaded_ignores_what_is_cached() -> None:
+    """The lightest wins over the warmest."""
+    items = [candidate("a", matched_tokens=900, backlog_tokens=5), candidate("b")]
+    assert winner("least-loaded", items, choice("a", "b")) == ("b", "least-loaded")
+
+
+def test_round_robin_takes_turns_and_explaining_does_not_take_one() -> None:
+    """Only a choice that was carried out moves the turn."""
+    profile = Profile(PlacementConfig(policy="round-robin"))
+    items = [candidate(name) for name in "abc"]
+    seen = []
+    for _ in range(6):
+        profile.decide(items, choice("a", "b", "c"))
+        pick = profile.decide(items, choice("a", "b", "c"))
+        profile.took(pick)
+        seen.append(pick.winner.candidate.unit_id)
+    assert seen == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_a_consistent_hash_owner_takes_no_more_than_its_bound() -> None:
+    """With 1.25 times the mean load it passes on to the next on the ring, which is always the same."""
+    ring = choice("a", "b", "c", "d", key=99)
+    first, second, *_ = ring.ring.preference(99)
+    items = [candidate(name, running=8 if name == first else 1) for name in "abcd"]
+    assert winner("consistent-hash", items, ring) == (second, "owner")
+
+
+def test_power_of_two_takes_the_lighter_of_two() -> None:
+    """The heaviest of many never wins: it is always the heavier of its pair."""
+    items = [candidate(name, running=index) for index, name in enumerate("abcd")]
+    profile, chosen = Profile(PlacementConfig(policy="power-of-two")), choice("a", "b", "c", "d")
+    assert "d" not in {profile.decide(items, chosen).winner.candidate.unit_id for _ in range(200)}
+
+
+@pytest.mark.parametrize("policy", POLICY_TABLE)
+def test_every_policy_takes_the_only_candidate(policy: str) -> None:
+    """With one candidate there is nothing to weigh."""
+    assert winner(policy, [candidate("a", running=99)], choice("a")) == ("a", "only")
