@@ -81,7 +81,7 @@ def _least_loaded(scored: Sequence[Scored], rng: Random) -> tuple[Scored, str]:
 
 
 class LowestCost(Stateless):
-    """The lowest cost; among ties the prompt's owner, else the least loaded, else any."""
+    """The lowest cost; among ties the longest match, then the prompt's owner, else the least loaded, else any."""
 
     def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
         """See `Picker`."""
@@ -89,6 +89,10 @@ class LowestCost(Stateless):
         tied = [item for item in scored if item.cost <= lowest + choice.tie_tokens]
         if len(tied) == 1:
             return tied[0], "cost"
+        longest = max(item.candidate.expected_tokens for item in tied)
+        tied = [item for item in tied if item.candidate.expected_tokens == longest]
+        if len(tied) == 1:
+            return tied[0], "prefix"
         if choice.owner_key is not None:
             owner = choice.ring.owner(choice.owner_key)
             for item in tied:

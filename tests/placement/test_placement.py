@@ -249,7 +249,7 @@ def test_the_hot_holder_of_a_system_prompt_is_relieved() -> None:
     house = House()
     house.holds("r0", prompt(1_024), 64)
     holder = house.fleet.units["r0/0"].in_flight
-    for number in range(50):
+    for _ in range(50):
         holder.reserve(200, 0.0)
     counts = Counter(
         house.placer.place(prompt(1_040), f"q{number}", 0.05 * number).replica.replica_id for number in range(100)
