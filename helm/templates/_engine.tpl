@@ -23,9 +23,9 @@
 {{- if .model.weights -}}
 {{- $source = printf "/weights/%s" .model.source | trimSuffix "/" -}}
 {{- end -}}
-- --model={{ $source }}
-- --served-model-name={{ .model.name }}
-- --host={{ ternary "::" "0.0.0.0" (eq .root.Values.ipFamily "IPv6") }}
+- {{ printf "--model=%s" $source | quote }}
+- {{ printf "--served-model-name=%s" .model.name | quote }}
+- {{ printf "--host=%s" (ternary "::" "0.0.0.0" (eq .root.Values.ipFamily "IPv6")) | quote }}
 - --port={{ .root.Values.engine.port }}
 {{- with .model.maxModelLen }}
 - --max-model-len={{ int . }}

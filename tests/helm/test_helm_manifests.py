@@ -1,0 +1,270 @@
+"""What the chart renders: every set of values, held against what Kubernetes and our own configuration ask."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from router import config
+
+Manifests = list[dict[str, Any]]
+Render = Callable[..., Manifests]
+WORKLOADS = ("Deployment", "StatefulSet")
+
+
+def of_kind(manifests: Manifests, *kinds: str) -> Manifests:
+    return [manifest for manifest in manifests if manifest["kind"] in kinds]
+
+
+def named(manifests: Manifests, kind: str, name: str) -> dict[str, Any]:
+    return next(m for m in manifests if m["kind"] == kind and m["metadata"]["name"] == name)
+
+
+def container(workload: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(part for part in workload["spec"]["template"]["spec"]["containers"] if part["name"] == name)
+
+
+def flags(part: dict[str, Any]) -> dict[str, str]:
+    pairs = (argument.partition("=") for argument in part["args"] if argument.startswith("--"))
+    return {name: value for name, _, value in pairs}
+
+
+def environment(part: dict[str, Any]) -> dict[str, Any]:
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in part["env"]}
+
+
+def engines(manifests: Manifests) -> Manifests:
+    return [w for w in of_kind(manifests, "Deployment") if "warmroute/pool" in w["metadata"]["labels"]]
+
+
+def router_config(manifests: Manifests) -> dict[str, Any]:
+    (file,) = of_kind(manifests, "ConfigMap")
+    return dict(yaml.safe_load(file["data"]["router.yaml"]))
+
+
+def test_lint_finds_nothing(run_helm: Callable[..., Any], value_set: dict[str, Any]) -> None:
+    """`helm lint --strict` passes for every set of values."""
+    done = run_helm("lint", "--strict", values=value_set)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_names_are_unique_and_valid(render: Render, value_set: dict[str, Any]) -> None:
+    """No two objects share kind and name, and every name is one that Kubernetes takes."""
+    manifests = render(value_set)
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", name) for _, name in names)
+
+
+def test_pods_pass_the_restricted_standard(render: Render, value_set: dict[str, Any]) -> None:
+    """Every pod meets the restricted Pod Security Standard, and beyond it has a read-only root and no token."""
+    for workload in of_kind(render(value_set), *WORKLOADS):
+        pod = workload["spec"]["template"]["spec"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        allowed = {
+            "configMap",
+            "csi",
+            "downwardAPI",
+            "emptyDir",
+            "ephemeral",
+            "persistentVolumeClaim",
+            "projected",
+            "secret",
+        }
+        assert all(volume.keys() - {"name"} <= allowed for volume in pod["volumes"])
+        for part in pod["containers"] + pod.get("initContainers", []):
+            context = part["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+            assert "privileged" not in context
+            assert all("hostPort" not in port for port in part["ports"])
+            assert part["resources"]["requests"], "a pod without requests is evicted first"
+
+
+def test_selectors_find_the_pods(render: Render, value_set: dict[str, Any]) -> None:
+    """Every workload, Service, budget and network policy selects pods that the chart makes; ports are real."""
+    manifests = render(value_set)
+    pods = [workload["spec"]["template"] for workload in of_kind(manifests, *WORKLOADS)]
+    has_pool = bool(engines(manifests))
+    for manifest in manifests:
+        spec = manifest.get("spec", {})
+        selector = spec.get("podSelector", spec.get("selector"))
+        if selector is None or (not has_pool and manifest["metadata"]["name"].endswith("-replica")):
+            continue
+        labels = selector.get("matchLabels", selector)
+        found = [pod for pod in pods if labels.items() <= pod["metadata"]["labels"].items()]
+        assert found, manifest["metadata"]["name"]
+        ports = {port["name"] for pod in found for part in pod["spec"]["containers"] for port in part["ports"]}
+        if manifest["kind"] == "Service":
+            assert all(port["targetPort"] in ports for port in spec["ports"])
+
+
+def test_mounts_have_volumes(render: Render, value_set: dict[str, Any]) -> None:
+    """Every mounted volume is defined once, and every defined one is mounted."""
+    for workload in of_kind(render(value_set), *WORKLOADS):
+        pod = workload["spec"]["template"]["spec"]
+        volumes = [volume["name"] for volume in pod["volumes"]]
+        mounted = {mount["name"] for part in pod["containers"] for mount in part["volumeMounts"]}
+        assert sorted(mounted) == sorted(volumes)
+
+
+def test_router_config_loads(render: Render, value_set: dict[str, Any]) -> None:
+    """The router accepts the file in the ConfigMap with the environment of its pod, and binds what the pod declares."""
+    manifests = render(value_set)
+    (router,) = (w for w in of_kind(manifests, "Deployment") if w["metadata"]["name"].endswith("-router"))
+    part = container(router, "router")
+    secrets = {"WARMROUTE_REDIS__URL": "rediss://u:p@redis:6380/0", "WARMROUTE_REGISTRATION__SECRET": "x" * 48}
+    variables = {name for name in environment(part) if name.startswith(config.ENVIRONMENT_PREFIX)}
+    assert variables == secrets.keys()
+    loaded = config.parse(router_config(manifests), secrets)
+    ports = {port["name"]: port["containerPort"] for port in part["ports"]}
+    assert config.split_address(loaded.listen)[1] == ports["http"] == 8080
+    assert loaded.admin.listen is not None
+    assert config.split_address(loaded.admin.listen)[1] == ports["admin"] == 9090
+
+
+def test_drain_fits_into_the_grace_period(render: Render, value_set: dict[str, Any]) -> None:
+    """A router's drain and an engine's preStop end before Kubernetes kills the pod."""
+    manifests = render(value_set)
+    timeouts = router_config(manifests)["timeouts"]
+    needed = timeouts["drain_delay_s"] + timeouts["drain_s"]
+    for workload in of_kind(manifests, "Deployment"):
+        assert workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == needed + 15
+    for workload in engines(manifests):
+        (script,) = container(workload, "engine")["lifecycle"]["preStop"]["exec"]["command"][2:]
+        compile(script, "preStop", "exec")
+        assert f"time.sleep({timeouts['drain_delay_s']})" in script
+        assert f"time.monotonic() + {timeouts['drain_s']}" in script
+
+
+def test_flags_agree(render: Render, value_sets: dict[str, Any]) -> None:
+    """Block size, algorithm, seed, endpoints, namespace and lanes are one for engine, agent and router."""
+    manifests = render(value_sets["all_on"])
+    (pool,) = engines(manifests)
+    engine, agent, router = container(pool, "engine"), container(pool, "agent"), router_config(manifests)
+    given = flags(engine)
+    events = json.loads(given["--kv-events-config"])
+    assert given["--block-size"] == "32"
+    assert [model["block_size"] for model in router["models"]] == [32]
+    assert given["--prefix-caching-hash-algo"] == "xxhash_cbor"
+    assert environment(engine)["PYTHONHASHSEED"] == "7"
+    assert "--enable-prompt-tokens-details" in given
+    assert events["enable_kv_cache_events"] is True
+    assert flags(agent)["--kv-events"] == events["endpoint"]
+    assert flags(agent)["--kv-replay"] == events["replay_endpoint"]
+    assert flags(agent)["--namespace"] == router["redis"]["namespace"]
+    assert int(flags(agent)["--lanes"]) == router["redis"]["lanes"]
+    assert flags(agent)["--advertise"].endswith(f":{given['--port']}")
+
+
+def test_events_stay_in_the_pod(render: Render, value_set: dict[str, Any]) -> None:
+    """KV events carry token ids: engines publish them on sockets in a folder that only their pod's containers mount."""
+    for workload in engines(render(value_set)):
+        events = json.loads(flags(container(workload, "engine"))["--kv-events-config"])
+        for key in ("endpoint", "replay_endpoint"):
+            assert events[key].startswith("ipc:///run/kv-events/")
+        for name in ("engine", "agent"):
+            mounts = {m["mountPath"]: m["name"] for m in container(workload, name)["volumeMounts"]}
+            assert mounts["/run/kv-events"] == "kv-events"
+
+
+def test_models_meet_their_pools(render: Render, value_sets: dict[str, Any]) -> None:
+    """Each pool serves its model under the clients' name, with its GPUs and weights; routers mount its tokenizer."""
+    manifests = render(value_sets["two_models_and_pools"])
+    small, large = (
+        container(named(manifests, "Deployment", f"wr-warmroute-{n}"), "engine") for n in ("small", "large")
+    )
+    assert flags(small)["--served-model-name"] == "tiny"
+    assert flags(small)["--model"] == "tiny/model"
+    assert flags(small)["--max-model-len"] == "8192"
+    assert small["args"][-1] == "--enforce-eager"
+    assert "--tensor-parallel-size" not in flags(small)
+    assert "nvidia.com/gpu" not in small["resources"].get("limits", {})
+    assert flags(large)["--model"] == "/weights/large"
+    assert flags(large)["--tensor-parallel-size"] == "4"
+    assert large["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert router_config(manifests)["models"] == [
+        {"name": "tiny", "block_size": 16, "tokenizer": "/etc/warmroute/tokenizers/0/tiny"},
+        {"name": "org/Large", "block_size": 16},
+    ]
+    mounts = container(named(manifests, "Deployment", "wr-warmroute-router"), "router")["volumeMounts"]
+    assert {"name": "tokenizer-0", "mountPath": "/etc/warmroute/tokenizers/0", "readOnly": True} in mounts
+
+
+def test_secrets_come_by_environment(render: Render, value_set: dict[str, Any]) -> None:
+    """Neither the Valkey password nor the signing key is in an argument or in the ConfigMap."""
+    manifests = render(value_set)
+    text = json.dumps([m for m in manifests if m["kind"] != "Secret"])
+    for secret in of_kind(manifests, "Secret"):
+        for key in ("valkey-password", "registration"):
+            if key in secret["data"]:
+                value = base64.b64decode(secret["data"][key]).decode()
+                assert len(value) >= 32
+                assert value not in text
+                assert secret["data"][key] not in text
+
+
+def test_valkey_takes_the_password_that_clients_get(render: Render) -> None:
+    """The generated valkey.conf requires the password that routers and agents are given."""
+    (secret,) = of_kind(render(), "Secret")
+    data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+    assert f"requirepass {data['valkey-password']}\n" in data["valkey.conf"]
+
+
+def test_external_redis_has_no_valkey(render: Render, value_sets: dict[str, Any]) -> None:
+    """With Secrets of one's own nothing is generated, no Valkey runs, and the policies open the Redis' port."""
+    manifests = render(value_sets["external_redis"])
+    assert not of_kind(manifests, "Secret", "StatefulSet")
+    part = container(named(manifests, "Deployment", "wr-warmroute-main"), "agent")
+    assert environment(part)["WARMROUTE_REDIS_URL"] == {"secretKeyRef": {"name": "redis", "key": "url"}}
+    assert environment(part)["WARMROUTE_REGISTRATION_SECRET"] == {"secretKeyRef": {"name": "signing", "key": "key"}}
+    for policy in of_kind(manifests, "NetworkPolicy"):
+        assert {"ports": [{"port": 6380}]} in policy["spec"]["egress"]
+
+
+@pytest.mark.parametrize(("name", "callers"), [("replica", {"router"}), ("valkey", {"router", "replica"})])
+def test_who_reaches_whom(render: Render, name: str, callers: set[str]) -> None:
+    """Engines are reached from routers alone, Valkey from routers and agents alone."""
+    policy = named(render(), "NetworkPolicy", f"wr-warmroute-{name}")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    (rule,) = policy["ingress"]
+    assert {p["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for p in rule["from"]} == callers
+
+
+def test_admin_is_closed_until_someone_is_named(render: Render, value_sets: dict[str, Any]) -> None:
+    """The admin port is open to nobody by default, and to the named peers only when there are some."""
+    closed = named(render(), "NetworkPolicy", "wr-warmroute-router")["spec"]["ingress"]
+    assert closed == [{"ports": [{"port": 8080}]}]
+    opened = named(render(value_sets["all_on"]), "NetworkPolicy", "lb-router")["spec"]["ingress"]
+    peers = value_sets["all_on"]["networkPolicy"]["monitoring"]
+    assert [rule["from"] for rule in opened if {"port": 9090} in rule["ports"]] == [peers]
+
+
+def test_switches_turn_parts_off(render: Render, value_sets: dict[str, Any]) -> None:
+    """Budgets, policies and the account are left out when their switch is off."""
+    manifests = render(value_sets["all_off"])
+    assert not of_kind(manifests, "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount")
+    router = named(manifests, "Deployment", "wr-warmroute-router")
+    assert router["spec"]["template"]["spec"]["serviceAccountName"] == "theirs"
+
+
+def test_config_change_rolls_the_routers(render: Render) -> None:
+    """Another router configuration is another pod template; the same one is the same."""
+
+    def checksum(values: dict[str, Any]) -> str:
+        router = named(render(values), "Deployment", "wr-warmroute-router")
+        return str(router["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum({}) == checksum({})
+    assert checksum({}) != checksum({"kvCache": {"blockSize": 32}})

@@ -1,0 +1,107 @@
+"""The values: mistakes are refused with a message that helps, and the table in the chart's README is complete."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[2] / "helm"
+MODEL = {"name": "tiny", "source": "tiny/model"}
+POOL = {"name": "main", "model": "tiny"}
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": ({"kvCache": {"blocksize": 32}}, "at '/kvCache': additional properties 'blocksize' not allowed"),
+    "block size": ({"kvCache": {"blockSize": 0}}, "at '/kvCache/blockSize': minimum: got 0, want 1"),
+    "algorithm": ({"kvCache": {"hashAlgorithm": "md5"}}, "must be one of 'sha256', 'sha256_cbor'"),
+    "seed missing": ({"kvCache": {"hashAlgorithm": "xxhash"}}, "kvCache.hashSeed: xxhash has a random root"),
+    "no models": ({"models": []}, "at '/models': minItems: got 0, want 1"),
+    "model twice": ({"models": [MODEL, MODEL], "pools": []}, 'models: "tiny" is there twice'),
+    "model without source": ({"models": [{"name": "tiny"}]}, "at '/models/0': missing property 'source'"),
+    "two volume sources": (
+        {"models": [{**MODEL, "tokenizer": {"volume": {"configMap": {}, "secret": {}}}}]},
+        "at '/models/0/tokenizer/volume': maxProperties: got 2, want 1",
+    ),
+    "pool of no model": ({"models": [MODEL], "pools": [{**POOL, "model": "x"}]}, 'the model "x" is not one of models'),
+    "pool twice": ({"models": [MODEL], "pools": [POOL, POOL]}, 'pools: "main" is there twice'),
+    "pool's name": (
+        {"models": [MODEL], "pools": [{**POOL, "name": "Main"}]},
+        "at '/pools/0/name': 'Main' does not match",
+    ),
+    "pool named as a part": ({"models": [MODEL], "pools": [{**POOL, "name": "router"}]}, "at '/pools/0/name'"),
+    "owned flag": (
+        {"models": [MODEL], "pools": [{**POOL, "args": ["--block_size=32"]}]},
+        "pools.main.args: --block-size is set by the chart: use models[] or kvCache",
+    ),
+    "no redis": ({"valkey": {"enabled": False}}, "redis.urlSecret: name the Secret that holds the Redis URL"),
+    "half a secret": ({"registration": {"secret": {"name": "s"}}}, "properties 'key' required, if 'name' exists"),
+    "drain time": ({"grace": {"drainSeconds": 0}}, "at '/grace/drainSeconds': minimum: got 0, want 1"),
+    "drain in the config": (
+        {"router": {"config": {"timeouts": {"drain_s": 5}}}},
+        "at '/router/config/timeouts': additional properties 'drain_s' not allowed",
+    ),
+    "listen in the config": ({"router": {"config": {"listen": "x"}}}, "additional properties 'listen' not allowed"),
+    "digest": ({"router": {"image": {"digest": "sha256:abc"}}}, "at '/router/image/digest'"),
+    "account": ({"serviceAccount": {"create": False}}, "serviceAccount.name: name the account that exists"),
+    "kind of number": ({"router": {"replicas": "two"}}, "at '/router/replicas': got string, want integer"),
+}
+
+
+@pytest.mark.parametrize("mistake", sorted(MISTAKES))
+def test_mistakes_are_refused(run_helm: Callable[..., Any], mistake: str) -> None:
+    """A wrong value ends `helm template` with its path and what would be right."""
+    values, message = MISTAKES[mistake]
+    done = run_helm("template", "wr", values=values)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def leaves(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Path to default of every value; images and resources are one value each."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{path}{key}"
+        if isinstance(value, dict) and value and key not in ("image", "resources"):
+            found |= leaves(value, f"{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            found |= leaves(value[0], f"{name}[].")
+        else:
+            found[name] = value
+    return found
+
+
+def table() -> dict[str, str]:
+    """Value to default, from the README's table."""
+    text = (CHART / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-zA-Z.\[\], ]+)` \| (.*?) \| .* \|$", text, re.MULTILINE)
+    found = {}
+    for names, default in rows:
+        first, *more = names.split(", ")
+        found[first] = default
+        found |= {first.rpartition(".")[0] + name: default for name in more}
+    return found
+
+
+def test_readme_names_every_value() -> None:
+    """Every value of values.yaml is in the table, with the same default where the table quotes one."""
+    values = leaves(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))
+    rows = table()
+    missing = [name for name in values if name not in rows]
+    assert not missing
+    for name, default in values.items():
+        if rows[name].startswith("`") and name.rpartition(".")[2] not in ("image", "resources"):
+            assert yaml.safe_load(rows[name].strip("`")) == default, name
+
+
+def test_readme_names_nothing_else() -> None:
+    """Every value in the table is one that the schema takes."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    for name in table():
+        node = schema
+        for key in name.replace("[]", ".[]").split("."):
+            node = node["items"] if key == "[]" else node["properties"][key]
