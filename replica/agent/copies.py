@@ -1,0 +1,130 @@
+"""How many copies of each block a unit holds, per tier and cache group. Pure.
+
+An engine may store one hash several times (equal blocks in concurrent requests) and announces each copy's end by
+itself. So copies are counted, and only 0 to 1 and 1 to 0 are told to routers, which hold sets.
+
+Counts may drift upward (`kv_cache_report_mode: full` re-announces blocks in the shape of stores), so their sum in a
+tier and group never passes what the tier holds: beyond it every count is clamped to one. When the distinct hashes alone
+pass it, removals were lost: `CopiesOverflowError`, and what the unit holds is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from router.kv.events import GroupKind, Tier
+from router.kv.wire import Layer
+
+UNBOUNDED_TIER_BLOCKS = 4_000_000
+"""Bound of a tier whose size the engine does not tell: 16 KV tokens a block make it 64 million tokens."""
+MAX_LAYERS = 256
+
+
+class CopiesOverflowError(Exception):
+    """More distinct blocks than the tier can hold."""
+
+
+class _LayerCopies:
+    """Copies within one (tier, group): a set of what is held, and a count where it is above one.
+
+    Nearly all counts are one, and a set takes less memory than a dictionary of counts.
+    """
+
+    __slots__ = ("extra", "held", "kind", "total")
+
+    def __init__(self, kind: GroupKind) -> None:
+        self.held: set[int] = set()
+        self.extra: dict[int, int] = {}
+        self.total = 0
+        self.kind = kind
+
+
+class Copies:
+    """The live blocks of one unit.
+
+    Args:
+        num_blocks: KV blocks of the GPU tier; None where the engine does not say.
+    """
+
+    def __init__(self, num_blocks: int | None = None) -> None:
+        self.num_blocks = num_blocks
+        self.clamped = 0
+        """How often re-announced hashes were clamped to one copy."""
+        self._layers: dict[tuple[Tier, int], _LayerCopies] = {}
+
+    def __len__(self) -> int:
+        """Return the number of distinct (hash, tier, group)."""
+        return sum(len(layer.held) for layer in self._layers.values())
+
+    def store(self, hashes: Sequence[int], tier: Tier, group: int, kind: GroupKind) -> list[int]:
+        """Count one more copy of each hash; return those that were not held before.
+
+        Raises:
+            CopiesOverflowError: The tier can't hold so many distinct blocks, or there are too many groups.
+        """
+        layer = self._layers.get((tier, group))
+        if layer is None:
+            if len(self._layers) >= MAX_LAYERS:
+                raise CopiesOverflowError("too many tiers and cache groups")
+            layer = self._layers[(tier, group)] = _LayerCopies(kind)
+        layer.kind = kind
+        held, extra = layer.held, layer.extra
+        fresh = []
+        for block in hashes:
+            if block in held:
+                extra[block] = extra.get(block, 0) + 1
+            else:
+                held.add(block)
+                fresh.append(block)
+        layer.total += len(hashes)
+        bound = self._bound(tier)
+        if layer.total > bound:
+            self._clamp(layer)
+            if layer.total > bound:
+                raise CopiesOverflowError(f"{layer.total} distinct blocks in a tier of {bound}")
+        return fresh
+
+    def remove(self, hashes: Sequence[int], tier: Tier, group: int) -> list[int]:
+        """Count one copy less of each hash; return those that are not held any more. Unknown ones are ignored."""
+        layer = self._layers.get((tier, group))
+        if layer is None:
+            return []
+        gone = []
+        for block in hashes:
+            more = layer.extra.get(block)
+            if more is not None:
+                layer.total -= 1
+                if more > 1:
+                    layer.extra[block] = more - 1
+                else:
+                    del layer.extra[block]
+            elif block in layer.held:
+                layer.total -= 1
+                layer.held.remove(block)
+                gone.append(block)
+        return gone
+
+    def kind(self, tier: Tier, group: int) -> GroupKind:
+        """Return how a group matches; FULL for one that is not known."""
+        layer = self._layers.get((tier, group))
+        return GroupKind.FULL if layer is None else layer.kind
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self._layers.clear()
+
+    def layers(self) -> Iterator[Layer]:
+        """Yield the live blocks of each tier and group."""
+        for (tier, group), layer in self._layers.items():
+            if layer.held:
+                yield (int(tier), group, int(layer.kind), tuple(layer.held))
+
+    def _bound(self, tier: Tier) -> int:
+        if tier is Tier.GPU and self.num_blocks is not None:
+            return self.num_blocks
+        return UNBOUNDED_TIER_BLOCKS
+
+    def _clamp(self, layer: _LayerCopies) -> None:
+        self.clamped += len(layer.extra)
+        layer.extra.clear()
+        layer.total = len(layer.held)
