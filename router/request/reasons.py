@@ -1,6 +1,7 @@
 """Why a prompt was not understood: every reason in one table.
 
-Such a request is forwarded as it is and placed by load. The words are stable: they label metrics and stand in decisions.
+Such a request is forwarded as it is and placed by load. The words are stable: they label metrics and stand in
+decisions.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Reason(StrEnum):
     PROMPT_EMBEDS = "prompt_embeds"
     MEDIA = "media"
     UNSUPPORTED = "unsupported"
+    INTERNAL = "internal"
 
 
 MEANINGS: dict[Reason, str] = {
@@ -40,5 +42,17 @@ MEANINGS: dict[Reason, str] = {
     Reason.PROMPT_EMBEDS: "the prompt is given as embeddings",
     Reason.MEDIA: "the prompt holds images, sound or video",
     Reason.UNSUPPORTED: "the request asks for a way of rendering that the router does not follow",
+    Reason.INTERNAL: "the router failed on it, which is a fault of the router",
 }
 """Each reason in a sentence, for documentation and `warmroute chain`."""
+
+
+class NotUnderstoodError(Exception):
+    """Raised inside this package when a prompt can't be read; `PromptReader.read` turns it into `Prompt.reason`.
+
+    It carries a word and nothing of the request, so it is safe to log.
+    """
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
