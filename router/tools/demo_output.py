@@ -1,0 +1,114 @@
+"""How the demo's results are shown: a table and measures for people, one line of JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.workloads.lru_bound import Bound
+from router.tools.demo_plan import DemoPlan
+from router.tools.demo_report import Predictions, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All that was measured.
+
+    Attributes:
+        plan: What was run.
+        rows: One a policy, in order; the last is the one that `bound` and `predictions` belong to.
+        bound: One cache as large as the fleet's, over the last row's requests in their order.
+        predictions: Of the last row.
+        feed_lag_p50_s: From Redis to the router's index in the last row's run; NaN where there was none.
+        duration_s: Of the demo as a whole.
+    """
+
+    plan: DemoPlan
+    rows: Sequence[Row]
+    bound: Bound
+    predictions: Predictions
+    feed_lag_p50_s: float
+    duration_s: float
+
+    def to_json(self) -> str:
+        """Return one line; figures that could not be measured are null."""
+        last = self.rows[-1]
+        rows = [
+            {
+                "policy": row.policy,
+                "requests": row.requests,
+                "hit_rate": _number(row.hit_rate),
+                "ttft_p50_s": _number(row.ttft_p50_s),
+                "ttft_p90_s": _number(row.ttft_p90_s),
+                "spread": _number(row.spread),
+            }
+            for row in self.rows
+        ]
+        return json.dumps(
+            {
+                "rows": rows,
+                "bound_hit_rate": _number(self.bound.hit_rate),
+                "predicted_equals_delivered_share": _number(self.predictions.within_a_block),
+                "mean_in_flight": _number(last.mean_in_flight),
+                "evicted_blocks": sum(last.evicted_blocks),
+            }
+        )
+
+
+def show(results: Results, console: Console) -> None:
+    """Print the table and the measures."""
+    console.print(_table(results))
+    for line in measures(results):
+        console.print(line, highlight=False)
+
+
+def measures(results: Results) -> list[str]:
+    """Return what else was measured, a sentence each."""
+    plan, bound, predictions, last = results.plan, results.bound, results.predictions, results.rows[-1]
+    lines = [
+        f"bound: one cache of {plan.fleet_blocks:,} blocks, as large as the fleet's together, hits "
+        f"{bound.hit_rate:.1%} of the last row's requests in the order sent",
+        f"pressure: {bound.distinct_blocks:,} distinct blocks, {bound.distinct_blocks / plan.fleet_blocks:.1f} times "
+        f"the fleet's cache; evicted per replica, at least: "
+        + ", ".join(f"{row.policy} {min(row.evicted_blocks):,}" for row in results.rows),
+        "in flight on average: " + ", ".join(f"{row.policy} {row.mean_in_flight:.1f}" for row in results.rows),
+        f"{last.policy}: cached tokens as predicted, within a block, for {predictions.within_a_block:.1%} of requests; "
+        f"more for {predictions.above:.1%}, fewer for {predictions.below:.1%}",
+    ]
+    if not math.isnan(results.feed_lag_p50_s):
+        lines.append(f"{last.policy}: from Redis to the router's index, p50 {results.feed_lag_p50_s * 1000:.1f} ms")
+    failed = {row.policy: row.failed for row in results.rows if row.failed}
+    if failed:
+        lines.append("FAILED requests: " + ", ".join(f"{policy} {count}" for policy, count in failed.items()))
+    lines.append(f"took {results.duration_s:.0f} s")
+    return lines
+
+
+def _table(results: Results) -> Table:
+    plan = results.plan
+    table = Table(title=f"{plan.replicas} simulated replicas of {plan.num_blocks:,} blocks, {plan.users} users")
+    table.add_column("policy")
+    for heading in ("requests", "hit rate", "TTFT p50", "TTFT p90", "spread", "share of bound"):
+        table.add_column(heading, justify="right")
+    for row in results.rows:
+        share = row.hit_rate / results.bound.hit_rate if results.bound.hit_rate else math.nan
+        table.add_row(
+            row.policy,
+            f"{row.requests:,}",
+            f"{row.hit_rate:.1%}",
+            f"{row.ttft_p50_s * 1000:.0f} ms",
+            f"{row.ttft_p90_s * 1000:.0f} ms",
+            f"{row.spread:.2f}",
+            f"{share:.0%}",
+        )
+    return table
+
+
+def _number(value: float) -> Any:
+    return None if math.isnan(value) else round(value, 6)

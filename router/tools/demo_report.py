@@ -1,0 +1,129 @@
+"""What the demo's records add up to: a row a policy, the bound, and how good the router's predictions were."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadtest.workloads.lru_bound import Bound, lru_bound
+from loadtest.workloads.rendering import ChatText
+from router.tools.demo_traffic import RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy's run.
+
+    Attributes:
+        policy: Its name in the table.
+        requests: How many were sent.
+        failed: How many of them have no complete answer.
+        hit_rate: Cached tokens that engines delivered over prompt tokens, 0 to 1.
+        ttft_p50_s: Median time to first token, in seconds.
+        ttft_p90_s: 90th percentile of it.
+        spread: Requests of the busiest replica over the mean of all; 1 is even.
+        mean_in_flight: Requests in flight, on average from the first sent to the last answered.
+        evicted_blocks: Per replica, as its engine's events say.
+    """
+
+    policy: str
+    requests: int
+    failed: int
+    hit_rate: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    spread: float
+    mean_in_flight: float
+    evicted_blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """How the router's matched tokens compare with the cached tokens that engines delivered; shares of 0 to 1."""
+
+    within_a_block: float
+    above: float
+    below: float
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least `share` (0 to 1) of the values do not exceed; NaN without values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
+
+
+def histogram_quantile(exposition: str, name: str, share: float) -> float:
+    """Return a quantile of a Prometheus histogram, all its series together, interpolated within its bucket.
+
+    NaN where the histogram is missing or empty, or the quantile lies above its last finite bound.
+    """
+    buckets: dict[float, float] = {}
+    for line in exposition.splitlines():
+        if line.startswith(f"{name}_bucket{{"):
+            labels, value = line.rsplit(" ", 1)
+            bound = float(labels.split('le="')[1].split('"')[0])
+            buckets[bound] = buckets.get(bound, 0.0) + float(value)
+    wanted = share * buckets.get(math.inf, 0.0)
+    below_bound, below_count = 0.0, 0.0
+    for bound, count in sorted(buckets.items()):
+        if count >= wanted > 0 and math.isfinite(bound):
+            return below_bound + (bound - below_bound) * (wanted - below_count) / (count - below_count)
+        below_bound, below_count = bound, count
+    return math.nan
+
+
+def make_row(policy: str, records: Sequence[RequestRecord], replicas: int, evicted_blocks: Sequence[int]) -> Row:
+    """Add up one run over `replicas` replicas."""
+    ttfts = [record.ttft_s for record in records if record.ttft_s is not None]
+    answered = [record.answer for record in records if record.answer.prompt_tokens is not None]
+    prompt_tokens = sum(answer.prompt_tokens or 0 for answer in answered)
+    cached_tokens = sum(answer.cached_tokens or 0 for answer in answered)
+    counts = Counter(record.replica for record in records if record.replica)
+    ends = [record.sent_s + record.total_s for record in records]
+    duration_s = max(ends) - min(record.sent_s for record in records) if records else 0.0
+    return Row(
+        policy=policy,
+        requests=len(records),
+        failed=sum(record.error is not None for record in records),
+        hit_rate=cached_tokens / prompt_tokens if prompt_tokens else 0.0,
+        ttft_p50_s=percentile(ttfts, 0.5),
+        ttft_p90_s=percentile(ttfts, 0.9),
+        spread=max(counts.values()) * replicas / counts.total() if counts else math.nan,
+        mean_in_flight=sum(record.total_s for record in records) / duration_s if duration_s else 0.0,
+        evicted_blocks=tuple(evicted_blocks),
+    )
+
+
+def judge_predictions(records: Sequence[RequestRecord], block_size: int) -> Predictions:
+    """Compare prediction and delivery of each request that has both."""
+    differences = [
+        record.answer.cached_tokens - record.predicted_tokens
+        for record in records
+        if record.answer.cached_tokens is not None and record.predicted_tokens is not None
+    ]
+    count = len(differences) or 1
+    return Predictions(
+        within_a_block=sum(abs(difference) <= block_size for difference in differences) / count,
+        above=sum(difference > block_size for difference in differences) / count,
+        below=sum(difference < -block_size for difference in differences) / count,
+    )
+
+
+def make_bound(records: Sequence[RequestRecord], text: ChatText, num_blocks: int, block_size: int) -> Bound:
+    """Serve the same requests, in the order of sending, from one cache of `num_blocks` blocks.
+
+    Raises:
+        ValueError: A prompt has other tokens here than in the engine, so that the bound would be of other requests.
+    """
+    answered = [record for record in records if record.error is None]
+    prompts = text.token_ids([record.messages for record in answered])
+    requests: list[tuple[list[int], list[int]]] = []
+    for record, prompt in zip(answered, prompts, strict=True):
+        answer = record.answer
+        if answer.prompt_tokens is not None and answer.prompt_tokens != len(prompt):
+            raise ValueError(f"a prompt has {len(prompt)} tokens here and {answer.prompt_tokens} in the engine")
+        complete = len(answer.token_ids) == answer.completion_tokens
+        requests.append((prompt, answer.token_ids if complete else text.encode(answer.text)))
+    return lru_bound(requests, num_blocks, block_size)

@@ -1,0 +1,149 @@
+"""Child processes that never outlive us.
+
+A child dies in one of three ways: `stop` ends it, an exception or Ctrl-C leads to `stop`, or we are killed and the
+kernel ends it (Linux: PR_SET_PDEATHSIG). Each child leads a process group of its own, so that a terminal's Ctrl-C
+reaches us alone and we end the children in order, and so that what a child started ends with it.
+
+Output goes to files rather than pipes: no thread has to drain them, a child never blocks on a full one, and when it
+fails to start there is something to show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+POLL_S = 0.02
+TAIL_LINES = 15
+
+
+class StartError(Exception):
+    """A process did not start; the message holds the end of what it wrote to standard error."""
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """Return what a child runs before its program so that the kernel kills it when we die; None where it can't."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def ask_kernel() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # we died before the line above
+            os._exit(1)
+
+    return ask_kernel
+
+
+class Child:
+    """One running process.
+
+    Start it from the main thread: the kernel's promise is bound to the thread that started the child, not to the
+    process.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path, environ: dict[str, str] | None = None) -> None:
+        """Start `command`; its output goes to `folder`/NAME.out and NAME.err."""
+        self.name = name
+        self._out = folder / f"{name}.out"
+        self._err = folder / f"{name}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environ,
+                process_group=0,
+                preexec_fn=_end_with_parent(),
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, also its process group."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return how it ended, or None while it runs."""
+        return self._process.poll()
+
+    def ready_line(self) -> dict[str, Any] | None:
+        """Return the first line of its output as JSON once it is complete, else None.
+
+        Raises:
+            StartError: It ended before, or wrote something else.
+        """
+        ended = self.exit_code() is not None  # before reading: what it wrote before its end is then all there
+        line, complete, _ = self._out.read_bytes().partition(b"\n")
+        if not complete:
+            if ended:
+                raise StartError(self.failure())
+            return None
+        try:
+            ready = json.loads(line)
+        except ValueError:
+            ready = None
+        if not isinstance(ready, dict):
+            raise StartError(f"{self.name} wrote something else than a line of JSON when ready: {line[:200]!r}")
+        return ready
+
+    def errors(self) -> str:
+        """Return the end of what it wrote to standard error."""
+        return "\n".join(self._err.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+    def failure(self) -> str:
+        """Tell in words that it ended, and show its last lines."""
+        return f"{self.name} ended with exit code {self.exit_code()}:\n{self.errors() or '(it wrote nothing)'}"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and all that it started; nothing happens when they are gone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for its end; return the exit code, or None when it still runs after `timeout_s`."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def stop_all(children: Sequence[Child], grace_s: float = 5.0) -> None:
+    """End processes: SIGTERM to all at once, SIGKILL to what is left after `grace_s` seconds together."""
+    for child in children:
+        child.signal(signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    for child in children:
+        child.wait(max(0.0, deadline - time.monotonic()))
+        child.signal(signal.SIGKILL)  # the group: what it left behind too
+        child.wait(grace_s)
+
+
+def wait_for(what: str, condition: Callable[[], Any], children: Sequence[Child], timeout_s: float) -> Any:
+    """Poll until `condition()` returns something true, and return it.
+
+    Raises:
+        StartError: It did not within `timeout_s`, or one of `children` ended meanwhile.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        for child in children:
+            if child.exit_code() is not None:
+                raise StartError(child.failure())
+        if time.monotonic() > deadline:
+            raise StartError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(POLL_S)

@@ -1,0 +1,158 @@
+"""The demo's arithmetic, on records made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from loadtest.workloads.answers import StreamedAnswer
+from loadtest.workloads.conversations import Kind
+from loadtest.workloads.lru_bound import Bound
+from loadtest.workloads.rendering import ChatText
+from loadtest.workloads.text import tokenizer_folder
+from router.tools.demo_output import Results, measures
+from router.tools.demo_plan import DemoPlan
+from router.tools.demo_report import (
+    Predictions,
+    Row,
+    histogram_quantile,
+    judge_predictions,
+    make_bound,
+    make_row,
+    percentile,
+)
+from router.tools.demo_traffic import RequestRecord
+
+TEXT = ChatText.load(tokenizer_folder())
+
+
+def record(
+    prompt: int | None = 100, cached: int | None = 0, predicted: int | None = 0, **more: object
+) -> RequestRecord:
+    answer = StreamedAnswer(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=1, done=True)
+    return RequestRecord(
+        kind=Kind.CHAT,
+        messages=[],
+        sent_s=more.pop("sent_s", 0.0),  # type: ignore[arg-type]
+        predicted_tokens=predicted,
+        answer=answer,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.9, 9), (0.91, 10), (1.0, 10), (0.0, 1)])
+def test_a_percentile_is_a_value_that_was_measured(share: float, expected: int) -> None:
+    """Nearest rank: of 1 to 10, half do not exceed 5 and nine tenths do not exceed 9."""
+    assert percentile(list(range(10, 0, -1)), share) == expected
+
+
+def test_no_values_have_no_percentile() -> None:
+    """NaN, rather than a 0 that looks like an excellent TTFT."""
+    assert math.isnan(percentile([], 0.5))
+
+
+def test_a_hit_rate_is_over_tokens_not_requests() -> None:
+    """A long prompt counts more: (90 + 0) of (100 + 900) tokens are 9%."""
+    assert make_row("p", [record(100, 90), record(900, 0)], 4, []).hit_rate == 0.09
+
+
+def test_a_spread_is_the_busiest_over_the_mean() -> None:
+    """Three on one replica and one on another, of four: mean 1, busiest 3."""
+    records = [record(replica=replica) for replica in ("r0", "r0", "r0", "r1")]
+    assert make_row("p", records, 4, []).spread == 3.0
+
+
+def test_requests_in_flight_are_a_mean_over_time() -> None:
+    """2 s from 0 and 2 s from 2: one in flight over 4 s; a third of 4 s makes two."""
+    records = [record(sent_s=0.0, total_s=2.0), record(sent_s=2.0, total_s=2.0)]
+    assert make_row("p", records, 4, []).mean_in_flight == 1.0
+    assert make_row("p", [*records, record(sent_s=0.0, total_s=4.0)], 4, []).mean_in_flight == 2.0
+
+
+def test_failed_requests_are_counted_and_have_no_ttft() -> None:
+    """A failure neither hides nor makes a figure better."""
+    row = make_row("p", [record(ttft_s=0.5), record(prompt=None, cached=None, error="HTTP 503")], 4, [])
+    assert (row.requests, row.failed, row.ttft_p50_s, row.ttft_p90_s) == (2, 1, 0.5, 0.5)
+
+
+def test_predictions_within_a_block_count_as_met() -> None:
+    """Block 16: +16 and -16 are met, +32 is above, -17 is below; without a figure a request does not count."""
+    records = [record(cached=cached, predicted=32) for cached in (32, 48, 16, 64, 15)]
+    records += [record(cached=None, predicted=32), record(cached=32, predicted=None)]
+    assert judge_predictions(records, 16) == Predictions(within_a_block=0.6, above=0.2, below=0.2)
+
+
+def test_the_bound_serves_what_was_sent_in_order() -> None:
+    """The same prompt twice: all its whole blocks but the one with the last token hit the second time."""
+    messages = [{"role": "user", "content": "an answer is a question " * 20}]
+    tokens = len(TEXT.token_ids([messages])[0])
+    twice = [record(prompt=tokens), record(prompt=tokens)]
+    for one in twice:
+        one.messages = messages
+    bound = make_bound(twice, TEXT, 100, 16)
+    assert (bound.prompt_tokens, bound.cached_tokens) == (2 * tokens, (tokens - 1) // 16 * 16)
+
+
+def test_a_bound_of_other_prompts_is_refused() -> None:
+    """When the engine counts other tokens than we do, the bound would judge other requests."""
+    one = record(prompt=5)
+    one.messages = [{"role": "user", "content": "hello"}]
+    with pytest.raises(ValueError, match="5 in the engine"):
+        make_bound([one], TEXT, 100, 16)
+
+
+def test_a_histogram_quantile_is_interpolated_over_all_series() -> None:
+    """10 of 20 lie in (0.01, 0.02], 5 below: the median is half way through that bucket."""
+    text = "\n".join(
+        f'x_bucket{{lane="{lane}",le="{bound}"}} {count}'
+        for lane, counts in (("0", (3, 9, 12)), ("1", (2, 6, 8)))
+        for bound, count in zip(("0.01", "0.02", "+Inf"), counts, strict=True)
+    )
+    assert histogram_quantile(text, "x", 0.5) == pytest.approx(0.015)
+
+
+def test_a_missing_histogram_has_no_quantile() -> None:
+    """NaN, as nothing was measured."""
+    assert math.isnan(histogram_quantile('y_bucket{le="+Inf"} 3', "x", 0.5))
+
+
+def results(hit_rates: tuple[float, ...]) -> Results:
+    names = ("round-robin", "least-loaded", "cost-approximate", "cost")
+    rows = [
+        Row(name, 10, 0, rate, 0.1, math.nan, 1.5, 17.25, (3, 4, 5, 6))
+        for name, rate in zip(names, hit_rates, strict=True)
+    ]
+    return Results(DemoPlan(), rows, Bound(1_000, 800, 5_000, 10), Predictions(0.97, 0.02, 0.01), math.nan, 100.0)
+
+
+def test_the_json_line_has_the_promised_keys() -> None:
+    """What scripts rely on: keys, policy names, and null where nothing could be measured."""
+    line = json.loads(results((0.2, 0.2, 0.6, 0.7)).to_json())
+    assert list(line) == [
+        "rows",
+        "bound_hit_rate",
+        "predicted_equals_delivered_share",
+        "mean_in_flight",
+        "evicted_blocks",
+    ]
+    assert [row["policy"] for row in line["rows"]] == ["round-robin", "least-loaded", "cost-approximate", "cost"]
+    assert line["rows"][3] == {
+        "policy": "cost",
+        "requests": 10,
+        "hit_rate": 0.7,
+        "ttft_p50_s": 0.1,
+        "ttft_p90_s": None,
+        "spread": 1.5,
+    }
+    assert (line["bound_hit_rate"], line["mean_in_flight"], line["evicted_blocks"]) == (0.8, 17.25, 18)
+
+
+def test_failures_are_shown() -> None:
+    """A run with failed requests says so beside its figures."""
+    good = results((0.2, 0.2, 0.6, 0.7))
+    assert not any("FAILED" in line for line in measures(good))
+    bad_row = Row("cost", 10, 2, 0.7, 0.1, 0.2, 1.5, 17.25, (1,))
+    bad = Results(good.plan, [bad_row], good.bound, good.predictions, math.nan, 1.0)
+    assert "FAILED requests: cost 2" in measures(bad)
