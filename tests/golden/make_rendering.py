@@ -26,7 +26,7 @@ WEATHER = {
     "function": {
         "parameters": {"type": "object", "properties": {"place": {"type": "string"}, "at": {"maximum": 1.50}}},
         "name": "weather",
-        "description": "The weather <b>somewhere</b> – now",
+        "description": "The weather <b>somewhere</b> \u2013 now",
         "vendor": 1,
     },
     "type": "function",
