@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm lint types contracts unit lock clean
+.PHONY: help demo test test-vllm lint types contracts unit docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ $(VENV)/.test: locks/test.txt pyproject.toml | $(BIN)/python
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 with venv is needed; point PYTHON at one: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
+
+docs: $(VENV)/.test ## write the reference tables of README.md anew
+	@$(BIN)/python -m router.tools.reference README.md
 
 lock: ## resolve locks/*.txt anew from pyproject.toml
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv

@@ -125,7 +125,7 @@ class LimitsConfig(Section):
     buffered_bytes: int = Field(2**30, ge=2**20, le=2**40, description="all request bodies in memory together")
     connections: int = Field(20_000, ge=1, le=1_000_000, description="client connections at once")
     inline_body_bytes: int = Field(
-        16 * 2**10, ge=0, le=2**30, description="longer bodies are rendered and tokenised in a worker thread"
+        4 * 2**10, ge=0, le=2**30, description="longer bodies are rendered and tokenised in a worker thread"
     )
 
 

@@ -149,8 +149,11 @@ class Fleet:
         return sorted({name for replica in self._replicas.values() for name in replica.models})
 
     def base_model(self, name: str) -> str | None:
-        """Return the base model of an adapter, or the name itself when it is one; None when nobody serves it."""
-        for replica in self._replicas.values():
+        """Return the base model of an adapter, or the name itself when it is one; None when nobody serves it.
+
+        Safe to call from other threads: prompts are read there.
+        """
+        for replica in list(self._replicas.values()):
             served = replica.models.get(name)
             if served is not None:
                 return served.parent or served.name

@@ -1,0 +1,224 @@
+"""The router put together: state is made here once and passed to whoever needs it. There are no singletons."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import TypeVar
+
+from aiohttp import web
+
+from router.admin.app import AdminView, build_admin, handoff
+from router.config import RouterConfig, is_loopback, split_address
+from router.errors import ConfigurationError, Problem
+from router.feeds.feeds import Feeds
+from router.fleet.fleet import Fleet
+from router.fleet.replica import Unit
+from router.index.approximate import ApproximateMemory
+from router.index.expected import ExpectedBlocks
+from router.index.prefix_index import PrefixIndex
+from router.placement import Placer
+from router.proxy.data_plane import DataPlane
+from router.request.model_text import ModelText, TokenizerError, load
+from router.request.reader import PromptReader
+from router.telemetry.decisions import DecisionLog
+from router.telemetry.fleet_series import FleetSeries
+from router.telemetry.logs import AccessLog
+from router.telemetry.metrics import Metrics
+from router.telemetry.recorder import Recorder
+
+LOG = logging.getLogger("warmroute.app")
+SWEEP_EVERY_S = 0.05
+FIRST_ROUND_S = 30.0
+"""A router that starts waits this long for what its feeds know; then it serves with what it has."""
+FEED_RESTART_S = 1.0
+Bound = TypeVar("Bound")
+
+
+class App:
+    """One router process.
+
+    Args:
+        config: Checked already.
+
+    Raises:
+        ConfigurationError: A tokenizer can't be loaded; all that can't are named.
+    """
+
+    def __init__(self, config: RouterConfig) -> None:
+        self.config = config
+        self.clock = time.monotonic
+        self.texts = _load_texts(config)
+        self.index = PrefixIndex()
+        self.expected = ExpectedBlocks()
+        self.approximate = ApproximateMemory(self.index)
+        self.fleet = Fleet(
+            prefill_tokens_per_s=config.placement.prefill_tokens_per_s,
+            eject_after=config.retry.eject_after,
+            eject_s=config.retry.eject_s,
+            on_unit_withdrawn=self._forget_unit,
+        )
+        self.placer = Placer(
+            self.fleet,
+            self.index,
+            self.expected,
+            self.approximate,
+            config.placement,
+            random.Random(),
+            time.time,
+        )
+        self.reader = PromptReader(self._text_for)
+        self.metrics = Metrics(version("warmroute"), config.paths, lambda name: self.fleet.base_model(name) is not None)
+        self.metrics.register(FleetSeries(self.fleet, self.index, self.clock))
+        self.decisions = DecisionLog(config.admin.decisions)
+        access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
+        self.recorder = Recorder(self.metrics, self.decisions, access_log)
+        self.draining = False
+        self._started_s = self.clock()
+        self.feeds = Feeds(config, self.fleet, self.index, self.metrics, self.clock)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing = contextlib.AsyncExitStack()
+        self._data_plane: DataPlane | None = None
+
+    async def start(self) -> dict[str, str]:
+        """Bind everything and begin to follow the fleet.
+
+        Returns:
+            The ready line: `ready`, `http`, `admin`.
+
+        Raises:
+            ConfigurationError: An address can't be bound.
+        """
+        self._keep("feeds", self.feeds.run)
+        self._keep("index sweep", self._sweep)
+        try:
+            return await self._listen()
+        except BaseException:
+            await self.close()
+            raise
+
+    def not_ready(self) -> list[str]:
+        """Why no traffic should come here now; empty when it may."""
+        reasons = ["draining"] if self.draining else []
+        now_s = self.clock()
+        ready = self.fleet.ready_count(now_s)
+        if not ready or now_s - self._started_s < FIRST_ROUND_S:
+            reasons += self.feeds.reasons()
+        if not ready:
+            reasons.append(f"fleet: none of {len(self.fleet.replicas)} replicas is ready")
+        return reasons
+
+    async def drain(self) -> None:
+        """Stop taking traffic, let what runs finish, then close everything.
+
+        Not ready at once; still accepting for `timeouts.drain_delay_s`, so that whoever sends here can notice; then up
+        to `timeouts.drain_s` for what runs.
+        """
+        self.draining = True
+        await asyncio.sleep(self.config.timeouts.drain_delay_s)
+        if self._data_plane is not None:
+            await self._data_plane.drain(self.config.timeouts.drain_s)
+        await self.close()
+
+    async def close(self) -> None:
+        """End everything at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._data_plane is not None:
+            await self._data_plane.close()
+        await self._closing.aclose()
+
+    async def _listen(self) -> dict[str, str]:
+        view = AdminView(
+            fleet=self.fleet,
+            index=self.index,
+            decisions=self.decisions,
+            metrics=self.metrics,
+            config=self.config,
+            placer=self.placer,
+            reader=self.reader,
+            not_ready=self.not_ready,
+            clock=self.clock,
+        )
+        runner = web.AppRunner(build_admin(view), access_log=None, handle_signals=False)
+        await runner.setup()
+        self._closing.push_async_callback(runner.cleanup)
+        host, _ = split_address(self.config.listen)
+        shares_port = self.config.admin.listen is None and (is_loopback(host) or self.config.admin.token is not None)
+        take_over = handoff(runner) if shares_port else None
+        loop = asyncio.get_running_loop()
+        self._data_plane = DataPlane(self.config, self.reader, self.placer, self.fleet, self.recorder, take_over, loop)
+        [url, *_] = await _bound("listen", self.config.listen, self._data_plane.start)
+        if self.config.admin.listen is None:
+            return {"ready": "router", "http": url, "admin": url}
+        admin_url = await _bound("admin.listen", self.config.admin.listen, lambda: self._listen_admin(runner))
+        return {"ready": "router", "http": url, "admin": admin_url}
+
+    async def _listen_admin(self, runner: web.AppRunner) -> str:
+        host, port = split_address(str(self.config.admin.listen))
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        bound = runner.addresses[0]
+        return f"http://[{host}]:{bound[1]}" if ":" in host else f"http://{host}:{bound[1]}"
+
+    def _text_for(self, name: str | None) -> ModelText | None:
+        if name is None:
+            return next(iter(self.texts.values())) if len(self.texts) == 1 else None
+        text = self.texts.get(name)
+        if text is None:
+            base = self.fleet.base_model(name)
+            text = self.texts.get(base) if base is not None else None
+        return text
+
+    def _forget_unit(self, unit: Unit) -> None:
+        self.index.clear(unit.slot)
+        self.approximate.drop(unit.slot)
+
+    def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(_run_again(name, run), name=name))
+
+    async def _sweep(self) -> None:
+        while True:
+            self.index.sweep()
+            await asyncio.sleep(SWEEP_EVERY_S)
+
+
+async def _run_again(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """A fault of ours in the background makes routing less warm; it must not end the router."""
+    while True:
+        try:
+            await run()
+        except Exception:
+            LOG.exception("the %s stopped by a fault of its own and is started again", name)
+        await asyncio.sleep(FEED_RESTART_S)
+
+
+async def _bound(path: str, address: str, start: Callable[[], Awaitable[Bound]]) -> Bound:
+    try:
+        return await start()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigurationError(
+            [Problem(path, f"can't listen on {address}: {reason}", "choose a free one")]
+        ) from error
+
+
+def _load_texts(config: RouterConfig) -> dict[str, ModelText]:
+    texts: dict[str, ModelText] = {}
+    problems: list[Problem] = []
+    for position, model in enumerate(config.models):
+        if model.tokenizer is None:
+            continue
+        try:
+            texts[model.name] = load(model.tokenizer, model.chat_template)
+        except TokenizerError as error:
+            problems.append(Problem(f"models.{position}.tokenizer", str(error)))
+    if problems:
+        raise ConfigurationError(problems)
+    return texts

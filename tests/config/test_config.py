@@ -1,0 +1,127 @@
+"""Configuration: every mistake at once, with its path; environment over file; secrets from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.config import RouterConfig, load, parse
+from router.errors import ConfigurationError
+
+LEAST: dict[str, Any] = {
+    "listen": "127.0.0.1:8080",
+    "models": [{"name": "tiny", "tokenizer": "tiny"}],
+    "replicas": [{"url": "http://10.0.0.1:8000"}],
+}
+
+
+def parsed(environ: dict[str, str] | None = None, **changes: Any) -> RouterConfig:
+    """The least configuration with changes."""
+    return parse({**LEAST, **changes}, environ or {})
+
+
+def problems(environ: dict[str, str] | None = None, **changes: Any) -> list[str]:
+    """What is said to be wrong."""
+    with pytest.raises(ConfigurationError) as caught:
+        parsed(environ, **changes)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_the_least_configuration_is_enough() -> None:
+    """As the README promises."""
+    config = parsed()
+    assert config.placement.policy == "cost"
+    assert config.replicas[0].url == "http://10.0.0.1:8000"
+
+
+def test_all_mistakes_are_reported_at_once_with_their_paths() -> None:
+    """One run shows everything."""
+    found = problems(
+        listen="8080",
+        replicas=[{"url": "10.0.0.1:8000"}, {"url": "http://10.0.0.2:99999"}],
+        placement={"policy": "warmest", "weights": {"running_tokens": -1}},
+        limit={},
+    )
+    paths = [line.partition(":")[0] for line in found]
+    assert paths == [
+        "listen", "replicas.0.url", "replicas.1.url", "placement.policy", "placement.weights.running_tokens", "limit",
+    ]  # fmt: skip
+    assert "'cost'" in found[3]
+
+
+@pytest.mark.parametrize("weight", [-1, "much", float("nan"), float("inf")])
+def test_a_weight_that_is_no_number_from_zero_up_is_refused(weight: object) -> None:
+    """Negative or non-numeric weights never reach the rule (RTE-04)."""
+    [problem] = problems(placement={"weights": {"running_tokens": weight}})
+    assert problem.startswith("placement.weights.running_tokens: ")
+
+
+def test_the_environment_lies_over_the_file() -> None:
+    """Two underscores go down a level; values are YAML."""
+    config = parsed(
+        {
+            "WARMROUTE_PLACEMENT__WEIGHTS__RUNNING_TOKENS": "7",
+            "WARMROUTE_REDIS": "redis://10.0.0.9:6379/0",
+            "OTHER": "x",
+        }
+    )
+    assert config.placement.weights.running_tokens == 7
+    assert config.redis is not None
+    assert config.redis.url == "redis://10.0.0.9:6379/0"
+
+
+def test_a_mistake_in_the_environment_names_its_variable() -> None:
+    """So that it is looked for in the right place."""
+    assert problems({"WARMROUTE_LISTEN__PORT": "1"})[0].startswith("WARMROUTE_LISTEN__PORT: ")
+
+
+def test_secrets_come_from_files(tmp_path: Path) -> None:
+    """The token's file is read, without its line end."""
+    (tmp_path / "token").write_text("a-long-token\n")
+    assert parsed(admin={"token_file": str(tmp_path / "token")}).admin.token == "a-long-token"
+
+
+def test_a_missing_secret_file_is_a_problem_at_its_path(tmp_path: Path) -> None:
+    """And the other problems are still reported."""
+    found = problems(admin={"token_file": str(tmp_path / "none")}, listen="x")
+    assert [line.partition(":")[0] for line in found] == ["admin.token_file", "listen"]
+
+
+def test_no_secret_is_in_an_error() -> None:
+    """Values are never repeated: they may be secrets."""
+    found = problems(admin={"token": "short-1"}, redis="http://:RP-333@host")
+    assert len(found) == 2
+    assert not any("short-1" in line or "RP-333" in line for line in found)
+
+
+def test_admin_on_a_public_address_needs_a_token_or_a_listener_of_its_own() -> None:
+    """Decisions and metrics are never open to clients by default."""
+    assert "admin.listen" in problems(listen="0.0.0.0:8080")[0]
+    parsed(listen="0.0.0.0:8080", admin={"token": "a-long-token"})
+    parsed(listen="0.0.0.0:8080", admin={"listen": "127.0.0.1:9090"})
+
+
+def test_there_must_be_somewhere_to_send_requests() -> None:
+    """Neither replicas nor Redis is a mistake."""
+    assert "nowhere to send" in problems(replicas=[])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "models: is missing"), ("[1, 2]", "must be a mapping"), ("a: [", "is not YAML"), ("models: 3", "models")],
+)
+def test_a_file_that_is_no_configuration_says_so(tmp_path: Path, text: str, said: str) -> None:
+    """No traceback for a wrong file."""
+    path = tmp_path / "router.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(path, {})
+    assert any(said in str(problem) for problem in caught.value.problems)
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    """With what to do."""
+    with pytest.raises(ConfigurationError, match="--config"):
+        load(tmp_path / "none.yaml", {})
