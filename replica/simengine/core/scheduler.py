@@ -7,7 +7,7 @@ catch up with the first within a budget of tokens:
    takes those of the request admitted last, which goes back to the head of the queue and starts over (its blocks stay
    cached until they are reused, so most of it is a cache hit).
 2. Then the queue, first come first served, unless someone was just preempted: the head is admitted when there is
-   budget, a free seat, and room for the whole of it. What the cache holds is not computed again, but for the last token,
+   budget, a free seat, and room for the whole of it. What the cache holds is not computed again, save the last token,
    without which there would be nothing to sample from.
 
 A block becomes findable when the step that fills it is scheduled, so an equal request in the same step already hits it.
@@ -67,13 +67,18 @@ class Counters:
 
 
 class Scheduler:
-    """One engine's queue, running batch and blocks."""
+    """One engine's queue, running batch and blocks.
+
+    Attributes:
+        max_model_len: Tokens of a sequence: as the limits say, and no more than all blocks together hold.
+    """
 
     def __init__(self, limits: Limits, hasher: BlockHasher) -> None:
         self.limits = limits
         self.hasher = hasher
         self.block_size = hasher.block_size
         self.pool = BlockPool(limits.num_blocks)
+        self.max_model_len = min(limits.max_model_len, self.pool.usable_blocks * hasher.block_size)
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
         self.counters = Counters()
@@ -89,9 +94,8 @@ class Scheduler:
         Raises:
             ValueError: It could never run: longer than the model or than all blocks together.
         """
-        room = min(self.limits.max_model_len, self.pool.usable_blocks * self.block_size)
-        if not 0 < request.prompt_tokens < room:
-            raise ValueError(f"a prompt of {request.prompt_tokens} tokens does not fit an engine of {room}")
+        if not 0 < request.prompt_tokens < self.max_model_len:
+            raise ValueError(f"a prompt of {request.prompt_tokens} tokens does not fit {self.max_model_len}")
         request.arrived_s = now_s
         if self.limits.prefix_caching:
             request.hash_blocks(self.hasher)
@@ -231,7 +235,7 @@ class Scheduler:
         if request.output_tokens >= request.min_tokens and request.token_ids[-1] in request.stop_token_ids:
             request.stop_token_id = request.token_ids[-1]
             return "stop"
-        if request.output_tokens >= request.max_tokens or len(request.token_ids) >= self.limits.max_model_len:
+        if request.output_tokens >= request.max_tokens or len(request.token_ids) >= self.max_model_len:
             return "length"
         return None
 
