@@ -37,7 +37,7 @@ class Metrics:
         is_known_model: Callable[[str], bool] = lambda name: False,
     ) -> None:
         # A process-wide switch of the library: its `_created` series are in no table of ours.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own
         self.registry = CollectorRegistry()
         self._instruments = {row.name: self._build(row) for row in METRICS if not row.at_scrape}
         self._children: dict[tuple[str, ...], Any] = {}

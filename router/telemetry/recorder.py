@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.placement import Outcome, Placement
-from router.scheduling.decision import Decision
+from router.placement import Placement
+from router.scheduling.decision import Decision, Outcome
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.logs import AccessLog
 from router.telemetry.metrics import Metrics
@@ -81,7 +81,7 @@ class Recorder:
             # What was not understood has an estimate only: no ground for a ledger.
             prompt_tokens = decision.prompt_tokens if understood else 0
         self.metrics.reuse_counted(
-            facts.model, prompt_tokens, available_tokens(decision), decision.matched_tokens, outcome.cached_tokens
+            facts.model, prompt_tokens, decision.available_tokens, decision.matched_tokens, outcome.cached_tokens
         )
 
     def _write(self, decision: Decision | None, outcome: Outcome, facts: RequestFacts) -> None:
@@ -112,8 +112,3 @@ class Recorder:
                 retries=len(decision.retries) or None,
             )
         self._access_log.write(fields)
-
-
-def available_tokens(decision: Decision) -> int:
-    """Return the prompt tokens that the best candidate had cached, as the engine could have used them."""
-    return max((candidate.matched_tokens for candidate in decision.candidates), default=0)

@@ -1,0 +1,73 @@
+"""Who is in the fleet when two sources tell of one replica.
+
+A replica is its address. Where an agent registered the address of a configured replica, both are the same one and the
+agent's facts hold, its name included; when it goes, the configured one is back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from router.fleet.facts import ReplicaFacts
+from router.fleet.fleet import Fleet
+
+LOG = logging.getLogger("warmroute.feeds")
+
+
+class Directory:
+    """The one place from which feeds announce and withdraw.
+
+    Args:
+        fleet: What is kept up to date.
+        clock: The fleet's clock, in seconds.
+    """
+
+    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._static: dict[str, ReplicaFacts] = {}
+        self._redis: dict[str, ReplicaFacts] = {}
+        self._announced: dict[str, ReplicaFacts] = {}
+
+    def announce(self, facts: ReplicaFacts) -> bool:
+        """Add a replica or renew its facts; False when its name belongs to another address."""
+        holder = next((url for url, held in self._announced.items() if held.replica_id == facts.replica_id), None)
+        if holder is not None and holder != facts.url:
+            return False
+        self._of(facts.source)[facts.url] = facts
+        self._settle(facts.url)
+        return True
+
+    def withdraw(self, source: str, url: str, replica_id: str) -> None:
+        """A source no longer knows a replica; nothing happens when another one has its address by now."""
+        held = self._of(source).get(url)
+        if held is not None and held.replica_id == replica_id:
+            del self._of(source)[url]
+            self._settle(url)
+
+    def is_static(self, url: str) -> bool:
+        """Tell whether the configuration names this address."""
+        return url in self._static
+
+    def is_registered(self, url: str) -> bool:
+        """Tell whether an agent registered this address."""
+        return url in self._redis
+
+    def _of(self, source: str) -> dict[str, ReplicaFacts]:
+        return self._redis if source == "redis" else self._static
+
+    def _settle(self, url: str) -> None:
+        wanted = self._redis.get(url) or self._static.get(url)
+        present = self._announced.get(url)
+        if wanted == present:
+            return
+        if present is not None and (wanted is None or wanted.replica_id != present.replica_id):
+            self._fleet.withdraw(present.replica_id)
+            del self._announced[url]
+            LOG.info("replica left", extra={"replica": present.replica_id, "source": present.source})
+        if wanted is not None:
+            if url not in self._announced:
+                LOG.info("replica joined", extra={"replica": wanted.replica_id, "source": wanted.source})
+            self._announced[url] = wanted
+            self._fleet.announce(wanted, self._clock())

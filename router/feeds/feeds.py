@@ -1,0 +1,96 @@
+"""All sources of one router, as one thing to start, to ask and to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from router.config import RouterConfig
+from router.errors import ConfigurationError, Problem
+from router.feeds.addresses import AllowedAddresses
+from router.feeds.directory import Directory
+from router.feeds.health import EngineProber
+from router.feeds.redis_feed import LEASE_S, RedisFeed
+from router.feeds.static_feed import StaticFeed
+from router.fleet.fleet import Fleet
+from router.index.prefix_index import PrefixIndex
+from router.telemetry.metrics import Metrics
+
+
+class Feeds:
+    """The feeds that the configuration asks for.
+
+    Args:
+        clock: The fleet's clock, in seconds.
+        lease_s: Life of an agent's lease without renewal.
+        probe_timeout_s: An engine that takes longer to answer a probe failed it.
+
+    Raises:
+        ConfigurationError: `registration.allow` holds what is neither a CIDR nor a host pattern.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        fleet: Fleet,
+        index: PrefixIndex,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        lease_s: float = LEASE_S,
+        probe_timeout_s: float = 2.0,
+    ) -> None:
+        try:
+            AllowedAddresses(config.registration.allow)
+        except ValueError as error:
+            raise ConfigurationError([Problem("registration.allow", str(error))]) from error
+        self._config = config
+        self._fleet = fleet
+        self._index = index
+        self._metrics = metrics
+        self._clock = clock
+        self._lease_s = lease_s
+        self._probe_timeout_s = probe_timeout_s
+        self.directory = Directory(fleet, clock)
+        self.static: StaticFeed | None = None
+        self.redis: RedisFeed | None = None
+
+    async def run(self) -> None:
+        """Feed index and fleet until cancelled."""
+        # Probes reuse no connection: they are to show whether the engine accepts new ones.
+        connector = aiohttp.TCPConnector(force_close=True, limit=0)
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
+            prober = EngineProber(session, self._probe_timeout_s)
+            config, fleet, metrics = self._config, self._fleet, self._metrics
+            async with asyncio.TaskGroup() as group:
+                if config.replicas:
+                    self.static = StaticFeed(config, fleet, metrics, self.directory, prober, self._clock)
+                    group.create_task(self.static.run())
+                if config.redis is not None:
+                    self.redis = RedisFeed(
+                        config,
+                        fleet,
+                        self._index,
+                        metrics,
+                        self.directory,
+                        prober,
+                        self._clock,
+                        lease_s=self._lease_s,
+                    )
+                    group.create_task(self.redis.run())
+
+    def reasons(self) -> list[str]:
+        """Why the fleet is not known yet; empty once every source had its first round."""
+        reasons: list[str] = []
+        if self._config.replicas:
+            reasons += self.static.reasons() if self.static is not None else ["replicas: not asked yet"]
+        if self._config.redis is not None:
+            reasons += self.redis.reasons() if self.redis is not None else ["redis: not reached yet"]
+        return reasons
+
+    def progress(self) -> dict[str, int | bool] | None:
+        """How far the Redis feed is; None without one."""
+        return self.redis.progress() if self.redis is not None else None

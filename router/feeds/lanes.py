@@ -1,0 +1,230 @@
+"""Lanes -> index: each entry goes to the unit it is of, and is applied when it is the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from router.feeds.redis_link import Entry, RedisLink, id_key
+from router.feeds.roster import Roster
+from router.feeds.unit_feed import UnitFeed, Verdict
+from router.feeds.watch import MemberWatch
+from router.fleet.facts import EngineLoad, Trust
+from router.fleet.fleet import Fleet
+from router.fleet.replica import Unit
+from router.index.prefix_index import PrefixIndex
+from router.kv.events import GroupKind
+from router.kv.keys import Keys, lane_of
+from router.kv.wire import BlocksBatch, Change, Heartbeat, Layer, StateChange, WireError, decode
+from router.telemetry.metrics import Metrics
+
+LOG = logging.getLogger("warmroute.feeds.redis")
+SLICE_S = 0.002
+"""How long entries are applied before others get their turn on the loop."""
+STORE_BLOCKS = 4_096
+MAX_STRANGERS_KEPT = 1_000
+STRANGER_PATIENCE_S = 15.0
+"""A unit that publishes for so long without a believed lease is told of."""
+
+
+@dataclass(slots=True, eq=False)
+class FollowedUnit:
+    """A unit whose blocks are kept in the index.
+
+    Attributes:
+        unit: The fleet's, as it was when this began.
+        retry_s: A snapshot is not looked for before this.
+        tries: Times a snapshot was looked for, since the unit waits.
+    """
+
+    unit: Unit
+    lane: int
+    feed: UnitFeed = field(default_factory=UnitFeed)
+    retry_s: float = 0.0
+    tries: int = 0
+
+
+class LaneReader:
+    """Applies what lanes carry.
+
+    Args:
+        roster: Whose units are believed.
+        watch: Hears of states and goodbyes.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: PrefixIndex,
+        roster: Roster,
+        watch: MemberWatch,
+        metrics: Metrics,
+        keys: Keys,
+        clock: Callable[[], float],
+        unix_time: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._roster = roster
+        self._watch = watch
+        self._metrics = metrics
+        self._keys = keys
+        self._clock = clock
+        self._unix_time = unix_time
+        self._strangers: dict[str, float] = {}
+        self.followed: dict[str, FollowedUnit] = {}
+        self.cursors: dict[int, str] = {}
+        """The last entry of each lane that was applied."""
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many units are followed, and how many of them are up to date."""
+        return len(self.followed), sum(item.feed.following for item in self.followed.values())
+
+    async def begin(self, link: RedisLink) -> None:
+        """Find where to read on: after the last entry applied, or at the end of a lane that is new or was lost."""
+        newest = await link.last_ids(range(self._keys.lanes))
+        for lane, last in newest.items():
+            cursor = self.cursors.get(lane)
+            if cursor is None or id_key(last) < id_key(cursor):
+                self.cursors[lane] = last
+                for item in self.followed.values():
+                    if item.lane == lane:
+                        item.feed.distrust("returned")
+                        item.retry_s, item.tries = 0.0, 0
+
+    async def follow(self, link: RedisLink) -> None:
+        """Read and apply until the link breaks."""
+        began_s = time.perf_counter()
+        while True:
+            for lane, entries in await link.read_lanes(self.cursors):
+                for entry in entries:
+                    self._apply_entry(entry)
+                    self.cursors[lane] = entry[0]
+                    if time.perf_counter() - began_s > SLICE_S:
+                        await asyncio.sleep(0)
+                        began_s = time.perf_counter()
+
+    def members_changed(self) -> None:
+        """Follow the units that are in the fleet with trust in their events, and no others."""
+        wanted: dict[str, Unit] = {}
+        for member in self._roster.members.values():
+            for unit_id in member.units:
+                unit = self._fleet.unit(unit_id)
+                if unit is not None and unit.trust in (Trust.EXACT, Trust.MAPPED):
+                    wanted[unit_id] = unit
+        for unit_id in [unit_id for unit_id in self.followed if unit_id not in wanted]:
+            del self.followed[unit_id]
+        for unit_id, unit in wanted.items():
+            item = self.followed.get(unit_id)
+            if item is None or item.unit is not unit:
+                self.followed[unit_id] = FollowedUnit(unit, lane_of(unit_id, self._keys.lanes))
+            self._strangers.pop(unit_id, None)
+
+    def apply_batch(self, item: FollowedUnit, batch: BlocksBatch, *, catching_up: bool = False) -> Verdict:
+        """Judge a batch and, when it is the next one, change the index."""
+        verdict = item.feed.on_batch(batch, catching_up=catching_up)
+        if verdict is Verdict.APPLY:
+            for change in batch.changes:
+                self._apply_change(item.unit.slot, change)
+            item.unit.blocks_as_of_s = self._clock()
+        else:
+            self._not_applied(item, verdict, catching_up=catching_up)
+        return verdict
+
+    async def replace_blocks(self, item: FollowedUnit, layers: Sequence[Layer]) -> bool:
+        """Let a snapshot's blocks be all that a unit holds; False when the unit left meanwhile."""
+        slot = item.unit.slot
+        if self._index.blocks_of(slot):
+            self._index.clear(slot)
+        for tier, group, kind, hashes in layers:
+            for start in range(0, len(hashes), STORE_BLOCKS):
+                if not self.is_followed(item):
+                    return False
+                part = hashes[start : start + STORE_BLOCKS]
+                self._apply_change(slot, Change("stored", tier, group, kind, part), op="snapshot")
+                await asyncio.sleep(0)
+        return self.is_followed(item)
+
+    def is_followed(self, item: FollowedUnit) -> bool:
+        """Tell whether the unit is still the one that holds its slot: slots are given to others."""
+        unit_id = item.unit.unit_id
+        return self.followed.get(unit_id) is item and self._fleet.unit(unit_id) is item.unit
+
+    def _apply_entry(self, entry: Entry) -> None:
+        entry_id, data = entry
+        try:
+            message = decode(data) if data is not None else None
+        except WireError as error:
+            self._metrics.message_read("broken")
+            LOG.debug("a message can't be read: %s", error)
+            return
+        if message is None:
+            self._metrics.message_read("unknown")
+            return
+        if isinstance(message, StateChange):
+            self._metrics.message_read("state")
+            self._watch.state_changed(message.unit, message.epoch, message.state)
+            self.members_changed()
+            return
+        item = self.followed.get(message.unit)
+        if item is not None and not self.is_followed(item):
+            item = None
+        if isinstance(message, Heartbeat):
+            self._metrics.message_read("heartbeat")
+            self._apply_heartbeat(item, message)
+        elif item is None:
+            self._metrics.message_read("unregistered")
+            self._heard_stranger(message.unit)
+        else:
+            self._metrics.message_read("batch")
+            if self.apply_batch(item, message) is Verdict.APPLY:
+                self._metrics.event_applied(self._unix_time() - id_key(entry_id)[0] / 1000)
+
+    def _apply_heartbeat(self, item: FollowedUnit | None, heartbeat: Heartbeat) -> None:
+        if item is not None:
+            verdict = item.feed.on_heartbeat(heartbeat)
+            if verdict is Verdict.STALE:
+                return
+            if verdict is Verdict.APPLY and item.feed.following:
+                item.unit.blocks_as_of_s = self._clock()
+            else:
+                self._not_applied(item, verdict)
+        elif not self._watch.is_member(heartbeat.unit, heartbeat.epoch):
+            return
+        load = None
+        if heartbeat.running is not None and heartbeat.waiting is not None and heartbeat.kv_usage is not None:
+            load = EngineLoad(heartbeat.running, heartbeat.waiting, heartbeat.kv_usage, self._clock())
+        self._fleet.report_load(heartbeat.unit, load)
+
+    def _not_applied(self, item: FollowedUnit, verdict: Verdict, *, catching_up: bool = False) -> None:
+        if verdict is Verdict.NEW_EPOCH:
+            # What was known is of a cache that is gone.
+            self._index.clear(item.unit.slot)
+        if verdict in (Verdict.GAP, Verdict.NEW_EPOCH) and not catching_up:
+            if item.feed.reason != "joined":
+                self._metrics.gap_found()
+            item.retry_s, item.tries = 0.0, 0
+
+    def _apply_change(self, slot: int, change: Change, op: str = "stored") -> None:
+        if change.op == "cleared":
+            self._index.clear(slot)
+        elif change.op == "removed":
+            self._index.remove(slot, change.hashes, change.tier, change.group)
+            self._metrics.blocks_applied("removed", len(change.hashes))
+        elif change.kind == GroupKind.FULL:
+            # Partial groups (sliding windows) announce tails: they are no prefix and are not kept.
+            self._index.store(slot, change.hashes, change.tier, change.group)
+            self._metrics.blocks_applied(op, len(change.hashes))
+
+    def _heard_stranger(self, unit_id: str) -> None:
+        now_s = self._clock()
+        since_s = self._strangers.setdefault(unit_id, now_s) if len(self._strangers) < MAX_STRANGERS_KEPT else now_s
+        if now_s - since_s > STRANGER_PATIENCE_S:
+            self._strangers[unit_id] = float("inf")
+            LOG.warning(
+                "blocks are published for a unit that no believed lease tells of: see its agent's registration",
+                extra={"unit": unit_id},
+            )

@@ -1,0 +1,177 @@
+"""Redis -> index and fleet: lanes, leases and snapshots, in the background. No request ever waits for it.
+
+Three loops share one life of the link; when it breaks, all end and begin again after a pause:
+
+    lanes      follow every lane's stream and apply what comes
+    leases     read registry and leases each second: who is there
+    snapshots  bring units that wait for one up to date (see snapshots.py)
+
+A fourth outlives the link: engines are asked for their health while their leases can't be read (see watch.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from router.config import RouterConfig
+from router.feeds.addresses import AllowedAddresses
+from router.feeds.directory import Directory
+from router.feeds.health import EngineProber
+from router.feeds.lanes import LaneReader
+from router.feeds.membership import FeedHealth
+from router.feeds.redis_link import RedisError, RedisLink
+from router.feeds.roster import Roster
+from router.feeds.snapshots import SnapshotLoader
+from router.feeds.watch import MemberWatch
+from router.fleet.fleet import Fleet
+from router.index.prefix_index import PrefixIndex
+from router.kv.keys import Keys
+from router.telemetry.logs import mask_secrets
+from router.telemetry.metrics import Metrics
+
+LOG = logging.getLogger("warmroute.feeds.redis")
+LEASE_S = 10.0
+"""What agents give their leases by default."""
+ROUND_S = 1.0
+MAX_PAUSE_S = 2.0
+
+
+class RedisFeed:
+    """Follows what agents publish.
+
+    Args:
+        config: `redis`, `registration` and `models` matter here.
+        directory: Where membership is announced.
+        prober: Asks engines for their health.
+        clock: The fleet's clock, in seconds.
+        unix_time: Wall clock, for the lag between Redis' entry and the index.
+        lease_s: Life of a lease without renewal.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        fleet: Fleet,
+        index: PrefixIndex,
+        metrics: Metrics,
+        directory: Directory,
+        prober: EngineProber,
+        clock: Callable[[], float] = time.monotonic,
+        unix_time: Callable[[], float] = time.time,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        if config.redis is None:
+            raise ValueError("the Redis feed needs `redis` in the configuration")
+        self._url = config.redis.url
+        self._keys = Keys(config.redis.namespace, config.redis.lanes)
+        self._metrics = metrics
+        self._clock = clock
+        secret = config.registration.secret
+        sizes = {model.name: model.block_size for model in config.models}
+        roster = Roster(
+            secret.encode() if secret else None, AllowedAddresses(config.registration.allow), sizes, metrics
+        )
+        self._health = FeedHealth(lease_s)
+        self._watch = MemberWatch(roster, self._health, directory, fleet, prober, metrics, clock)
+        self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time)
+        self._snapshots = SnapshotLoader(fleet, index, self._lanes, metrics, clock)
+        self._reached = self._complained = False
+        self._failure: str | None = None
+        self.ready = asyncio.Event()
+        """Set once leases were read and every unit then known was brought up to date, or has none to read."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether Redis answers now."""
+        return self._health.up
+
+    def progress(self) -> dict[str, int | bool]:
+        """Tell how far the feed is: `connected`, `ready`, `units`, `synced`."""
+        units, synced = self._lanes.counts()
+        return {"connected": self.connected, "ready": self.ready.is_set(), "units": units, "synced": synced}
+
+    def reasons(self) -> list[str]:
+        """Why the first round is not complete; empty once it was, for good: later losses do not empty the index."""
+        if self.ready.is_set():
+            return []
+        if not self._reached:
+            return ["redis: not reached yet" + (f" ({self._failure})" if self._failure else "")]
+        units, synced = self._lanes.counts()
+        return [f"index: {synced} of {units} units read"]
+
+    async def run(self) -> None:
+        """Follow until cancelled. Redis trouble is said once and retried for ever."""
+        self._metrics.feed_changed("redis", up=False)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch.run())
+            group.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        pause_s = 0.1
+        while True:
+            link = RedisLink(self._url, self._keys)
+            began_s = self._clock()
+            try:
+                await link.open()
+                await self._session(link)
+            except* (RedisError, OSError, TimeoutError) as group:
+                self._lost(_first(group))
+            except* Exception as group:
+                # A fault of ours: the index stays what it is, and a new session reads everything again.
+                LOG.error("feed failed", exc_info=_first(group))
+                self._lost(_first(group))
+            finally:
+                await asyncio.shield(link.close())
+            if self._clock() - began_s > 5.0:
+                pause_s = 0.1
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(pause_s * 2, MAX_PAUSE_S)
+
+    async def _session(self, link: RedisLink) -> None:
+        await self._lanes.begin(link)
+        await self._read_leases(link)
+        self._metrics.feed_changed("redis", up=True)
+        LOG.info("Redis is reached" if not self._reached else "Redis is back")
+        self._reached, self._failure = True, None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._lanes.follow(link))
+            group.create_task(self._snapshots.run(link, self.ready))
+            group.create_task(self._lease_rounds(link))
+
+    async def _lease_rounds(self, link: RedisLink) -> None:
+        while True:
+            await asyncio.sleep(ROUND_S)
+            await self._read_leases(link)
+
+    async def _read_leases(self, link: RedisLink) -> None:
+        units = await link.units(within_s=10 * self._health.lease_s)
+        leases = await link.leases(units)
+        self._health.link_up(self._clock(), first=not self._reached)
+        self._watch.leases_read(leases)
+        self._lanes.members_changed()
+        self._snapshots.wake()
+        units_known, synced = self._lanes.counts()
+        self._metrics.feed_units(synced, units_known - synced)
+
+    def _lost(self, error: BaseException) -> None:
+        reason = mask_secrets(str(error) or type(error).__name__)
+        was_up, self._failure = self._health.up, reason
+        self._health.link_down()
+        self._metrics.feed_changed("redis", up=False)
+        if was_up:
+            self._metrics.feed_lost()
+            LOG.warning("Redis is lost: routing goes on from memory, engines are asked for their health: %s", reason)
+        elif not self._reached and not self._complained:
+            self._complained = True
+            LOG.warning("Redis is not reached, trying on: %s", reason)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,148 @@
+"""Who is in the fleet while leases come and go: applies the rules of membership.py, and asks engines themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from router.feeds.directory import Directory
+from router.feeds.health import EngineProber
+from router.feeds.membership import Departures, FeedHealth, Standing
+from router.feeds.roster import Member, Roster
+from router.fleet.fleet import Fleet
+from router.telemetry.metrics import Metrics
+
+LOG = logging.getLogger("warmroute.feeds.redis")
+PROBE_EACH_S = 1.0
+PROBES_AT_ONCE = 64
+
+
+class MemberWatch:
+    """Announces, lowers trust, marks down and withdraws."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        health: FeedHealth,
+        directory: Directory,
+        fleet: Fleet,
+        prober: EngineProber,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._roster = roster
+        self._health = health
+        self._directory = directory
+        self._fleet = fleet
+        self._prober = prober
+        self._metrics = metrics
+        self._clock = clock
+        self._departures = Departures(health.lease_s)
+        self._empty = False
+        self._urls: dict[str, str] = {}
+
+    def leases_read(self, leases: Mapping[str, bytes | None]) -> None:
+        """Take a round of leases, read just now."""
+        now_s = self._clock()
+        if not leases and self._roster.members and not self._empty:
+            self._health.emptied(now_s)
+            LOG.warning("Redis was emptied: nobody is missed until agents had time to come back")
+        self._empty = not leases
+        changed = self._roster.read(leases, now_s)
+        for member in list(self._roster.members.values()):
+            if self._judge(member, now_s) or member.replica_id in changed:
+                self._announce(member)
+
+    def state_changed(self, unit_id: str, epoch: int, state: str) -> None:
+        """A unit told of its state on its lane."""
+        member = self._roster.member_of(unit_id)
+        if member is None or epoch < member.units[unit_id].registration.epoch:
+            return
+        if state != "gone":
+            if self._roster.state_changed(unit_id, epoch, state):
+                self._announce(member)
+        elif self._departures.may_leave(len(self._fleet.replicas), self._clock()):
+            self._roster.depart(unit_id, epoch)
+            self._drop_unit(member, unit_id)
+        else:
+            member.goodbyes[unit_id] = epoch
+
+    def is_member(self, unit_id: str, epoch: int) -> bool:
+        """Tell whether a unit is one of a member, and this its present epoch or a newer one."""
+        member = self._roster.member_of(unit_id)
+        return member is not None and epoch >= member.units[unit_id].registration.epoch
+
+    async def run(self) -> None:
+        """Ask engines whose leases can't be read, until cancelled."""
+        gate = asyncio.Semaphore(PROBES_AT_ONCE)
+        while True:
+            targets = [member for member in self._roster.members.values() if self._needs_probe(member)]
+            await asyncio.gather(*(self._probe(member, gate) for member in targets))
+            await asyncio.sleep(PROBE_EACH_S)
+
+    def _needs_probe(self, member: Member) -> bool:
+        if not self._health.up or member.goodbyes or member.failed_probes:
+            return True
+        return self._clock() - member.seen_s > 2.5 * PROBE_EACH_S
+
+    async def _probe(self, member: Member, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            passed = await self._prober.is_healthy(member.url)
+        self._metrics.engine_probed(passed=passed)
+        if self._roster.members.get(member.replica_id) is not member:
+            return
+        if passed:
+            self._passed(member)
+            return
+        member.failed_probes += 1
+        if member.engine_failed:
+            if member.failed_probes == 2:
+                LOG.warning("engine fails its probes: no requests go there", extra={"replica": member.replica_id})
+            self._fleet.mark_down(member.replica_id, "fails its health probes")
+            for unit_id, epoch in list(member.goodbyes.items()):
+                self._roster.depart(unit_id, epoch)
+                self._drop_unit(member, unit_id)
+
+    def _passed(self, member: Member) -> None:
+        if member.engine_failed:
+            LOG.info("engine is back", extra={"replica": member.replica_id})
+        member.failed_probes = 0
+        self._fleet.mark_up(member.replica_id)
+
+    def _judge(self, member: Member, now_s: float) -> bool:
+        changed = False
+        for unit_id, unit in list(member.units.items()):
+            standing = self._health.standing(unit.seen_s, now_s, engine_failed=member.engine_failed)
+            if standing is Standing.FORGOTTEN:
+                self._drop_unit(member, unit_id)
+                continue
+            lapsed = standing is Standing.LAPSED or (standing is Standing.MISSING and unit.lapsed)
+            if lapsed != unit.lapsed:
+                unit.lapsed = lapsed
+                changed = True
+                text = "its agent is missing: trust is lowered" if lapsed else "its agent is back"
+                LOG.log(logging.WARNING if lapsed else logging.INFO, text, extra={"unit": unit_id})
+        return changed and bool(member.units)
+
+    def _drop_unit(self, member: Member, unit_id: str) -> None:
+        member.units.pop(unit_id, None)
+        member.goodbyes.pop(unit_id, None)
+        if member.units:
+            self._announce(member)
+            return
+        self._roster.members.pop(member.replica_id, None)
+        self._urls.pop(member.replica_id, None)
+        self._directory.withdraw("redis", member.url, member.replica_id)
+
+    def _announce(self, member: Member) -> None:
+        if not member.units:
+            return
+        former = self._urls.get(member.replica_id)
+        if former is not None and former != member.url:
+            self._directory.withdraw("redis", former, member.replica_id)
+        self._urls[member.replica_id] = member.url
+        if not self._directory.announce(self._roster.facts(member)):
+            LOG.warning("its name belongs to another address", extra={"replica": member.replica_id})
+        elif member.engine_failed:
+            self._fleet.mark_down(member.replica_id, "fails its health probes")
