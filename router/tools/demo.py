@@ -61,9 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo; return 0, 1 when a request failed or a process did not start, 130 when interrupted."""
     plan = DemoPlan(args.seed, args.sessions, args.users, args.replicas, args.num_blocks, args.port)
-    # As Ctrl-C: what is open is left through its context managers, so every process ends.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
     errors = Console(stderr=True)
     try:
         with ExitStack() as stack:
@@ -142,6 +141,11 @@ class _Demo:
     def _progress(self) -> Progress:
         columns = (TextColumn("{task.description:>28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         return Progress(*columns, console=self._errors, disable=not self._errors.is_terminal)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    # As Ctrl-C: what is open is left through its context managers, so every process ends.
+    signal.raise_signal(signal.SIGINT)
 
 
 def _advance(progress: Progress, task: TaskID, _: RequestRecord) -> None:

@@ -103,6 +103,9 @@ class LocalFleet:
             router: More of the router's configuration, as `{"placement": {"policy": "random"}}`.
             router_host: Where the router listens.
             router_port: 0: any free port.
+
+        Attributes while it is started: `engines`, `agents` and `router` with their addresses, `redis_url`, `children`
+        (every process), `folder` (their output).
         """
         self.engine_options = engine or EngineOptions()
         self.replicas = replicas
@@ -114,8 +117,8 @@ class LocalFleet:
         self._router_listen = f"{router_host}:{router_port}"
         self._router: Server | None = None
         self._valkey: Child | None = None
-        self._children: list[Child] = []
-        self._folder = Path()
+        self.children: list[Child] = []
+        self.folder = Path()
 
     @property
     def router(self) -> Server:
@@ -139,7 +142,7 @@ class LocalFleet:
         Raises:
             StartError: Something did not start; what did is stopped again.
         """
-        self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="warmroute-"))
         try:
             self._start()
         except BaseException:
@@ -159,19 +162,19 @@ class LocalFleet:
             replicas = [{"url": engine.http, "id": f"r{n}"} for n, engine in enumerate(self.engines)]
             router = self._spawn_router({"replicas": replicas})
         self._router = Server(router, self._ready(router)["http"])
-        wait_for("the router sees all replicas", self._sees_all, self._children, START_TIMEOUT_S)
+        wait_for("the router sees all replicas", self._sees_all, self.children, START_TIMEOUT_S)
 
     def stop(self) -> None:
         """End everything, the router first, so that nothing is sent to what is going. Safe to call twice."""
         valkey = [self._valkey] if self._valkey else []
         router = [self._router.child] if self._router else []
-        rest = [child for child in self._children if child not in valkey and child not in router]
+        rest = [child for child in self.children if child not in valkey and child not in router]
         for group in (router, rest, valkey):
             stop_all(group)
-        self._children.clear()
+        self.children.clear()
         self._router = self._valkey = None
-        if self._folder != Path():
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self.folder != Path():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def check(self) -> None:
         """Make sure that everything still runs.
@@ -179,7 +182,7 @@ class LocalFleet:
         Raises:
             StartError: A process ended by itself.
         """
-        for child in self._children:
+        for child in self.children:
             if child.exit_code() is not None:
                 raise StartError(child.failure())
 
@@ -198,12 +201,12 @@ class LocalFleet:
         return len(ready) >= self.replicas and self.get_json("/readyz") is not None
 
     def _spawn(self, name: str, command: Sequence[str]) -> Child:
-        child = Child(name, command, self._folder)
-        self._children.append(child)
+        child = Child(name, command, self.folder)
+        self.children.append(child)
         return child
 
     def _ready(self, child: Child) -> dict[str, Any]:
-        line: dict[str, Any] = wait_for(f"{child.name} is ready", child.ready_line, self._children, START_TIMEOUT_S)
+        line: dict[str, Any] = wait_for(f"{child.name} is ready", child.ready_line, self.children, START_TIMEOUT_S)
         return line
 
     def _engine_command(self) -> list[str]:
@@ -220,7 +223,7 @@ class LocalFleet:
         options = self.engine_options
         model = {"name": options.model, "tokenizer": str(options.folder), "block_size": options.block_size}
         config = {"listen": self._router_listen, "models": [model], **source, **self._router_options}
-        path = self._folder / "router.yaml"
+        path = self.folder / "router.yaml"
         path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
         return self._spawn("router", [*_warmroute("router"), "--config", str(path)])
 
@@ -231,11 +234,11 @@ class LocalFleet:
         for _ in range(VALKEY_TRIES):
             port = _free_port()
             command = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-            child = Child("valkey", [*command, "--daemonize", "no", "--dir", str(self._folder)], self._folder)
+            child = Child("valkey", [*command, "--daemonize", "no", "--dir", str(self.folder)], self.folder)
             self._valkey = child
             with contextlib.suppress(StartError):
                 wait_for("Valkey answers", partial(_is_valkey, child.pid, port), [child], START_TIMEOUT_S)
-                self._children.append(child)
+                self.children.append(child)
                 self.redis_url = f"redis://127.0.0.1:{port}/0"
                 return
             stop_all([child])

@@ -11,7 +11,6 @@ fails to start there is something to show.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -22,7 +21,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+BOUND_TO_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG, linux/prctl.h
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes the command it is given, after asking the kernel to kill it when its parent dies. A program of its own rather
+than a preexec_fn, which is not safe in a process with threads."""
 POLL_S = 0.02
 TAIL_LINES = 15
 
@@ -31,19 +38,11 @@ class StartError(Exception):
     """A process did not start; the message holds the end of what it wrote to standard error."""
 
 
-def _end_with_parent() -> Callable[[], None] | None:
-    """Return what a child runs before its program so that the kernel kills it when we die; None where it can't."""
+def _bound_to_us(command: Sequence[str]) -> list[str]:
+    """Return the command that starts `command` so that it dies with us; unchanged where the kernel can't do that."""
     if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    parent = os.getpid()
-
-    def ask_kernel() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # we died before the line above
-            os._exit(1)
-
-    return ask_kernel
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", BOUND_TO_PARENT, str(os.getpid()), *command]
 
 
 class Child:
@@ -60,13 +59,12 @@ class Child:
         self._err = folder / f"{name}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
-                list(command),
+                _bound_to_us(command),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 env=environ,
                 process_group=0,
-                preexec_fn=_end_with_parent(),
             )
 
     @property
@@ -110,6 +108,11 @@ class Child:
         """Send a signal to it and all that it started; nothing happens when they are gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, without a chance to clean up, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
 
     def wait(self, timeout_s: float) -> int | None:
         """Wait for its end; return the exit code, or None when it still runs after `timeout_s`."""

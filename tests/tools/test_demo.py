@@ -1,0 +1,77 @@
+"""The demo as a user runs it: small, but with all its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from router.tools.processes import wait_for
+
+SMALL = ("--sessions", "12", "--users", "8", "--replicas", "2", "--num-blocks", "160")
+# Children carry this in their environment, so that the test finds them even after their parent is gone.
+
+
+def start(mark: str, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "router.cli", "demo", *SMALL, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "DEMO_TEST_MARK": mark},
+    )
+
+
+def processes(mark: str) -> list[int]:
+    """Processes that carry this mark, the demo itself among them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"DEMO_TEST_MARK={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def mark(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A mark of this test's own; what still carries it afterwards is killed."""
+    mark = f"{os.getpid()}-{request.node.name}"
+    yield mark
+    for pid in processes(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_small_demo_ends_by_itself_with_its_figures(mark: str) -> None:
+    """Four rows over the same requests, hits under every policy, and no process left."""
+    demo = start(mark, "--once", "--json")
+    out, err = demo.communicate(timeout=110)
+    assert demo.returncode == 0, err
+    figures = json.loads(out.splitlines()[-1])
+    rows = figures["rows"]
+    assert [row["policy"] for row in rows] == ["round-robin", "least-loaded", "cost-approximate", "cost"]
+    assert len({row["requests"] for row in rows}) == 1
+    assert all(0 < row["hit_rate"] < 1 and 0 < row["ttft_p50_s"] <= row["ttft_p90_s"] for row in rows)
+    assert rows[3]["hit_rate"] > rows[0]["hit_rate"]
+    assert rows[3]["hit_rate"] <= figures["bound_hit_rate"] + 0.02
+    assert processes(mark) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_demo_that_is_stopped_leaves_no_process(mark: str, number: signal.Signals) -> None:
+    """Ctrl-C, SIGTERM and even SIGKILL in the middle: every engine, agent, Valkey and router is gone."""
+    demo = start(mark)
+    wait_for("several children", lambda: len(processes(mark)) >= 4, [], 30)
+    demo.send_signal(number)
+    demo.communicate(timeout=30)
+    wait_for("the end of all processes", lambda: not processes(mark), [], 10)
+    assert demo.returncode == (-9 if number == signal.SIGKILL else 130)
