@@ -23,4 +23,12 @@ class UsageError(ReplicaError):
 
 
 class EngineError(ReplicaError):
-    """The engine did not answer, or not as expected; trying again later is right."""
+    """The engine did not answer, or not as expected; trying again later is right.
+
+    Attributes:
+        status: HTTP status of its answer; None where there was no answer.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status

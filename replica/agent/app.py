@@ -1,0 +1,195 @@
+"""The agent as a whole: waits for its engine, runs a unit per rank, watches the engine, and ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import time
+from typing import Any
+
+import aiohttp
+import zmq.asyncio
+
+from replica.agent import metrics_text, redis_link
+from replica.agent.engine import Engine, EngineFacts
+from replica.agent.health import HealthServer
+from replica.agent.metrics import AgentMetrics
+from replica.agent.metrics_text import Load
+from replica.agent.rank_agent import RankAgent
+from replica.agent.settings import AgentSettings
+from replica.errors import EngineError
+
+log = logging.getLogger(__name__)
+
+LOAD_S = 0.4
+"""Between two scrapes of the engine's load; routers hear of it at least twice a second."""
+SCRAPE_TIMEOUT_S = 1.0
+HEALTH_S, HEALTH_TIMEOUT_S = 2.0, 3.0
+FAILURES_UNTIL_GONE = 3
+FACTS_S = 4.0
+CLOSE_S = 2.0
+
+
+class Agent:
+    """One agent process."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._metrics = AgentMetrics()
+        self._ranks: list[RankAgent] = []
+        self._engine_up = False
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Run until SIGTERM or SIGINT; return the exit code.
+
+        Raises:
+            UsageError: When --listen can't be bound.
+        """
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        health = HealthServer(self._status, lambda: self._metrics.render([rank.unit for rank in self._ranks]))
+        http = await health.start(settings.listen_host, settings.listen_port)
+        context = zmq.asyncio.Context()
+        redis = redis_link.connect(settings.redis_url)
+        session = aiohttp.ClientSession()
+        self._engine = Engine(session, settings.engine_url, settings.engine_api_key)
+        self._redis, self._context = redis, context
+        main = asyncio.create_task(self._main(http))
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({main, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return await main if main.done() else 0
+        finally:
+            for task in (main, stopped):
+                task.cancel()
+            await asyncio.gather(main, stopped, return_exceptions=True)
+            await self._stop_ranks()
+            await health.close()
+            await session.close()
+            await redis.aclose()
+            context.destroy(linger=0)
+
+    async def _main(self, http: str) -> int:
+        facts = await self._first_facts()
+        if facts is None:
+            return 1
+        await self._start_ranks(facts)
+        watch = asyncio.create_task(self._watch(facts))
+        ready = asyncio.create_task(self._all_ready())
+        try:
+            await asyncio.wait({watch, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if not watch.done():
+                units = [rank.unit_id for rank in self._ranks]
+                line = {"ready": "agent", "http": http, "replica": self._settings.replica_id, "units": units}
+                print(json.dumps(line), flush=True)
+            await watch
+        finally:
+            ready.cancel()
+            watch.cancel()
+            await asyncio.gather(ready, watch, return_exceptions=True)
+        return 1
+
+    async def _all_ready(self) -> None:
+        for rank in self._ranks:
+            await rank.sink.ready.wait()
+
+    async def _first_facts(self) -> EngineFacts | None:
+        """Wait for the engine's first answer; None when --wait-ready is over."""
+        settings = self._settings
+        began_s = time.monotonic()
+        said = False
+        while True:
+            try:
+                if not await self._engine.healthy(HEALTH_TIMEOUT_S):
+                    raise EngineError(f"{settings.engine_url}/health does not answer 200")
+                return await self._engine.facts(settings.kv_events, settings.kv_replay)
+            except EngineError as error:
+                if settings.wait_ready_s is not None and time.monotonic() - began_s >= settings.wait_ready_s:
+                    log.error(f"no engine after {settings.wait_ready_s} s (--wait-ready): {error}")
+                    return None
+                if not said:
+                    log.warning(f"waiting for the engine: {error}")
+                    said = True
+            await asyncio.sleep(0.25)
+
+    async def _start_ranks(self, facts: EngineFacts) -> None:
+        self._ranks = [
+            RankAgent(self._settings, source, facts, self._engine, self._redis, self._context, self._metrics)
+            for source in facts.ranks
+        ]
+        for rank in self._ranks:
+            rank.start()
+        self._engine_up = True
+        await asyncio.gather(*(rank.serve() for rank in self._ranks))
+
+    async def _stop_ranks(self) -> None:
+        await asyncio.gather(*(rank.stop(CLOSE_S) for rank in self._ranks))
+        self._ranks = []
+
+    async def _watch(self, facts: EngineFacts) -> None:
+        """Follow the engine: its load, its health, what it serves."""
+        failures = 0
+        health_due_s = facts_due_s = 0.0
+        while True:
+            began_s = time.monotonic()
+            loads = await self._scrape()
+            for rank in self._ranks:
+                rank.sink.report_load(_of_rank(loads, rank.rank, len(self._ranks)))
+                rank.refresh()
+                for error in rank.failures():
+                    raise error
+            if loads is None or not self._engine_up or began_s >= health_due_s:
+                health_due_s = began_s + HEALTH_S
+                failures = 0 if await self._engine.healthy(HEALTH_TIMEOUT_S) else failures + 1
+                if failures >= FAILURES_UNTIL_GONE and self._engine_up:
+                    self._engine_up = False
+                    log.error(f"the engine at {self._settings.engine_url} is gone; looking for it until it is back")
+                    for rank in self._ranks:
+                        rank.engine_gone()
+            if failures == 0 and (began_s >= facts_due_s or not self._engine_up):
+                facts_due_s = began_s + FACTS_S
+                facts = await self._learn(facts)
+            await asyncio.sleep(max(0.0, LOAD_S - (time.monotonic() - began_s)))
+
+    async def _scrape(self) -> dict[str, Load] | None:
+        try:
+            return metrics_text.loads(await self._engine.metrics(SCRAPE_TIMEOUT_S))
+        except EngineError:
+            self._metrics.scrape_errors.inc()
+            return None
+
+    async def _learn(self, known: EngineFacts) -> EngineFacts:
+        try:
+            facts = await self._engine.facts(self._settings.kv_events, self._settings.kv_replay)
+        except EngineError as error:
+            log.warning(f"the engine does not say what it serves: {error}")
+            return known
+        if facts.ranks != known.ranks:
+            log.warning("the engine's ranks or sockets changed")
+            await self._stop_ranks()
+            await self._start_ranks(facts)
+            return facts
+        for rank in self._ranks:
+            rank.learn(facts)
+        if not self._engine_up:
+            log.info("the engine is back")
+            self._engine_up = True
+            await asyncio.gather(*(rank.serve() for rank in self._ranks))
+        return facts
+
+    def _status(self) -> dict[str, Any]:
+        units = {rank.unit_id: rank.status() for rank in self._ranks}
+        return {"status": "ok", "engine": "up" if self._engine_up else "gone", "units": units}
+
+
+def _of_rank(loads: dict[str, Load] | None, rank: int, ranks: int) -> Load | None:
+    if not loads:
+        return None
+    if ranks == 1 and len(loads) == 1:
+        return next(iter(loads.values()))
+    return loads.get(str(rank))

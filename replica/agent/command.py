@@ -1,0 +1,89 @@
+"""`warmroute agent`: publishes which blocks the engine beside it holds."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+
+from replica.agent import logs
+from replica.agent.settings import API_KEY_VARIABLE, REDIS_VARIABLE, SECRET_VARIABLE, from_args
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add = parser.add_argument
+    add("--engine-url", metavar="URL", help="the engine's HTTP address, as http://127.0.0.1:8000 (required)")
+    add(
+        "--redis",
+        metavar="URL",
+        help=f"Redis or Valkey, as redis://HOST:PORT/DB; required, here or (with a password) in {REDIS_VARIABLE}",
+    )
+    add(
+        "--kv-events",
+        metavar="ADDRESS",
+        help="the engine's event socket, as tcp://HOST:PORT; rank r is at port + r (default: what the engine says)",
+    )
+    add("--kv-replay", metavar="ADDRESS", help="its replay socket, likewise (default: what the engine says)")
+    add("--advertise", metavar="URL", help="where routers reach the engine (default: --engine-url)")
+    add(
+        "--replica-id",
+        metavar="ID",
+        help="name of this replica, unique in the fleet (default: HOST-PORT of --advertise)",
+    )
+    add(
+        "--hash-seed",
+        metavar="SEED",
+        help="the engine's PYTHONHASHSEED, where it is set (default: not set)",
+    )
+    add(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:0",
+        help="where /healthz and /metrics are served; port 0 takes a free one (default: %(default)s)",
+    )
+    add("--namespace", default="wr", help="prefix of all keys in Redis; the routers' too (default: %(default)s)")
+    add("--lanes", type=int, default=16, help="streams in Redis; the routers' too (default: %(default)s)")
+    add(
+        "--registration-secret-file",
+        metavar="FILE",
+        help=f"file with the secret that signs leases, or set {SECRET_VARIABLE} (default: unsigned)",
+    )
+    add("--lease-s", type=float, default=10.0, help="seconds that a lease holds without renewal (default: %(default)s)")
+    add(
+        "--snapshot-s",
+        type=float,
+        default=30.0,
+        help="seconds between snapshots of a changing unit (default: %(default)s)",
+    )
+    add(
+        "--wait-ready",
+        type=float,
+        nargs="?",
+        const=0.0,
+        metavar="SECONDS",
+        help="give up (exit 1) when the engine has not answered after so many seconds; nothing is registered before "
+        "it answers (default: 0, wait for ever)",
+    )
+    add("--log-format", choices=["json", "console"], default="json", help="form of log lines (default: %(default)s)")
+    add(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        default="info",
+        help="least severe lines that are written (default: %(default)s)",
+    )
+    parser.epilog = f"An engine that runs with --api-key: set {API_KEY_VARIABLE}."
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT. Raises UsageError for what can't be used."""
+    settings = from_args(args)
+    logs.setup(settings.log_format, settings.log_level)
+    from replica.agent.app import Agent
+
+    try:
+        loop_factory = importlib.import_module("uvloop").new_event_loop
+    except ImportError:
+        loop_factory = None
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(Agent(settings).run())

@@ -1,0 +1,128 @@
+"""One unit's writing to Redis, a fenced step at a time. Knows no time and no retry: a failed step is the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+
+from replica.agent import scripts
+from router.kv import wire
+from router.kv.keys import Keys
+from router.kv.wire import BlocksBatch, Change, Layer, Message, Snapshot, StateChange
+
+REGISTRY_S = 3600
+"""A unit that was silent for so long is struck off the registry."""
+
+
+class FencedError(Exception):
+    """Another agent writes for this unit now."""
+
+
+class LostError(Exception):
+    """Redis does not know what we wrote before: it was emptied, or a failover lost the end."""
+
+
+class Lane:
+    """The keys of one unit.
+
+    Args:
+        redis: Client.
+        keys: Names.
+        unit: `replica/rank`.
+        lease_s: How long a lease holds.
+        snapshot_s: How often a snapshot is due; the stream keeps two of these.
+
+    Attributes:
+        epoch: Ours; 0 before the first `mint`.
+        sequence: Number of the last batch that Redis has.
+        stream_id: A position in the stream at or before the next batch.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys, unit: str, lease_s: float, snapshot_s: float) -> None:
+        self.epoch = 0
+        self.sequence = 0
+        self.stream_id = "0-0"
+        self._redis = redis
+        self._keys = keys
+        self._unit = unit
+        self._fence = keys.epoch(unit)
+        self._stream = keys.stream_of(unit)
+        self._pointer = keys.snapshot_pointer(unit)
+        self._lease = keys.lease(unit)
+        self._lease_ms = int(lease_s * 1000)
+        self._kept_ms = int(2 * snapshot_s * 1000)
+        # Longer than routers wait for a missing agent (3 leases), so that it finds its snapshot when it is back.
+        self._ttl_ms = int(4 * lease_s * 1000) + self._kept_ms
+        self._snapshot_name: str | None = None
+        self._snapshots = 0
+        self._scripts = {
+            name: redis.register_script(getattr(scripts, name))
+            for name in ("MINT", "PUBLISH", "RENEW", "SWAP", "RETIRE", "ENROL")
+        }
+
+    async def mint(self) -> None:
+        """Begin a new epoch, above all that were: from now on older writers are fenced."""
+        epoch, stream_id = await self._run("MINT", [self._fence, self._stream], [self._ttl_ms])
+        self.epoch, self.sequence, self.stream_id = int(epoch), 0, stream_id.decode()
+
+    async def publish(self, batches: Sequence[tuple[Change, ...]], others: Sequence[Message] = ()) -> None:
+        """Append batches `sequence + 1`... and then other messages. The same call again after a failure is safe.
+
+        Raises:
+            FencedError, LostError: Nothing was written.
+        """
+        after = self.sequence + len(batches)
+        messages: list[Message] = [
+            BlocksBatch(self._unit, self.epoch, self.sequence + 1 + index, changes)
+            for index, changes in enumerate(batches)
+        ]
+        messages += others
+        arguments: list[Any] = [self.epoch, self.sequence, after, self._kept_ms, self._ttl_ms]
+        arguments += [wire.encode(message) for message in messages]
+        self.stream_id = await self._fenced("PUBLISH", [self._fence, self._stream], arguments)
+        self.sequence = after
+
+    async def renew(self, lease: bytes) -> None:
+        """Write the lease, keep the unit's keys alive, and enrol the unit. Raises FencedError, LostError."""
+        keys = [self._fence, self._lease, self._pointer]
+        if self._snapshot_name is not None:
+            keys.append(self._keys.snapshot(self._unit, self._snapshot_name))
+        await self._fenced("RENEW", keys, [self.epoch, lease, self._lease_ms, self._ttl_ms])
+        await self._run("ENROL", [self._keys.registry], [self._unit, REGISTRY_S])
+
+    async def write_snapshot(self, layers: Sequence[Layer], sequence: int, stream_id: str) -> None:
+        """Write a snapshot under a new name, then swap the pointer. Raises FencedError, LostError."""
+        self._snapshots += 1
+        name = f"{self.epoch}.{sequence}.{self._snapshots}"
+        key = self._keys.snapshot(self._unit, name)
+        snapshot = Snapshot(self._unit, self.epoch, sequence, stream_id, layers)
+        for chunk in snapshot.encode_chunks():
+            await self._redis.rpush(key, chunk)
+            await self._redis.pexpire(key, self._lease_ms)
+        before = await self._fenced("SWAP", [self._fence, self._pointer, key], [self.epoch, name, self._ttl_ms])
+        self._snapshot_name = name
+        if before:
+            await self._redis.unlink(self._keys.snapshot(self._unit, before))
+
+    async def retire(self) -> None:
+        """Say that the unit is gone and take its lease away. Raises FencedError, LostError."""
+        gone = wire.encode(StateChange(self._unit, self.epoch, "gone"))
+        await self._fenced("RETIRE", [self._fence, self._lease, self._stream], [self.epoch, gone, self._ttl_ms])
+        await self._redis.zrem(self._keys.registry, self._unit)
+
+    async def taken(self) -> bool:
+        """Return whether another agent holds the unit's lease."""
+        return bool(await self._redis.exists(self._lease))
+
+    async def _fenced(self, script: str, keys: list[str], arguments: list[Any]) -> str:
+        outcome, detail = await self._run(script, keys, arguments)
+        if outcome == b"fenced":
+            raise FencedError
+        if outcome != b"ok":
+            raise LostError(outcome.decode())
+        return bytes(detail).decode()
+
+    async def _run(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
+        return await self._scripts[script](keys=keys, args=arguments)

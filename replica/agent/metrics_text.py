@@ -1,0 +1,97 @@
+"""Reads what the agent needs out of an engine's /metrics. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_RUNNING = ("vllm:num_requests_running",)
+_WAITING = ("vllm:num_requests_waiting",)
+_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+_CONFIG = ("vllm:cache_config_info",)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One rank's load at the time of a scrape.
+
+    Attributes:
+        running: Requests in the batch.
+        waiting: Requests in the queue.
+        kv_usage: Share of KV blocks in use, 0 to 1.
+    """
+
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """What `cache_config_info` says of one rank; None where it says nothing.
+
+    Attributes:
+        block_size: Tokens per block.
+        num_blocks: KV blocks of the GPU tier.
+        algorithm: Prefix caching hash algorithm.
+        prefix_caching: Whether there is a prefix cache.
+    """
+
+    block_size: int | None = None
+    num_blocks: int | None = None
+    algorithm: str | None = None
+    prefix_caching: bool | None = None
+
+
+def loads(text: str) -> dict[str, Load]:
+    """Return the load of each rank by its `engine` label ("" where there is none); only ranks with all three values."""
+    running, waiting, usage = (_by_engine(text, names) for names in (_RUNNING, _WAITING, _USAGE))
+    return {
+        engine: Load(int(running[engine]), int(waiting[engine]), min(1.0, usage[engine]))
+        for engine in running.keys() & waiting.keys() & usage.keys()
+    }
+
+
+def cache_configs(text: str) -> dict[str, CacheConfig]:
+    """Return the cache configuration of each rank by its `engine` label ("" where there is none)."""
+    found = {}
+    for labels, _ in _samples(text, _CONFIG):
+        caching = labels.get("enable_prefix_caching")
+        found[labels.get("engine", "")] = CacheConfig(
+            block_size=_positive(labels.get("block_size")),
+            num_blocks=_positive(labels.get("num_gpu_blocks")),
+            algorithm=labels.get("prefix_caching_hash_algo") or None,
+            prefix_caching=None if caching is None else caching.lower() == "true",
+        )
+    return found
+
+
+def _by_engine(text: str, names: tuple[str, ...]) -> dict[str, float]:
+    # With several served models a rank has a line for each; its load is their sum.
+    values: dict[str, float] = {}
+    for labels, value in _samples(text, names):
+        engine = labels.get("engine", "")
+        values[engine] = values.get(engine, 0.0) + value
+    return values
+
+
+def _samples(text: str, names: tuple[str, ...]) -> Iterator[tuple[dict[str, str], float]]:
+    for name in names:
+        found = False
+        for match in re.finditer(rf"^{re.escape(name)}(?:\{{(.*)\}})? (\S+)", text, re.MULTILINE):
+            try:
+                value = float(match[2])
+            except ValueError:
+                continue
+            if math.isfinite(value) and 0 <= value < 2**53:
+                found = True
+                yield dict(_LABEL.findall(match[1] or "")), value
+        if found:
+            return  # the later names are what older releases called the same
+
+
+def _positive(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and 0 < int(text) < 2**40 else None

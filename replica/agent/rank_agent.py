@@ -1,0 +1,225 @@
+"""One unit in operation: its state, its reading and writing side, and what its lease says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from typing import Any
+
+import zmq.asyncio
+from redis.asyncio import Redis
+
+from replica.agent import probe, redis_link
+from replica.agent.adapters import adapters
+from replica.agent.engine import Engine, EngineFacts, RankSource
+from replica.agent.lane import Lane
+from replica.agent.metrics import AgentMetrics
+from replica.agent.proof import SchemeProof, candidates
+from replica.agent.reader import UnitReader
+from replica.agent.settings import AgentSettings
+from replica.agent.sink import UnitSink
+from replica.agent.unit import UnitState
+from replica.agent.zmq_source import EventSource
+from replica.errors import EngineError
+from router.kv import registration
+from router.kv.registration import Engine as RegisteredEngine
+from router.kv.registration import Registration
+
+log = logging.getLogger(__name__)
+
+ENGINE_NAME = "vllm"
+MAX_PROBES = 5
+PROBE_PATIENCE_S = 5.0
+"""How long blocks without a usable root may come in before a probe is sent all the same."""
+
+
+class RankAgent:
+    """One data-parallel rank of the engine.
+
+    Args:
+        settings: The operator's.
+        source: The rank's sockets.
+        facts: What the engine says of itself.
+        engine: For probes.
+        redis, context, metrics: Shared by all ranks.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        source: RankSource,
+        facts: EngineFacts,
+        engine: Engine,
+        redis: Redis,
+        context: zmq.asyncio.Context,
+        metrics: AgentMetrics,
+    ) -> None:
+        self.rank = source.rank
+        self.unit_id = f"{settings.replica_id}/{source.rank}"
+        self._settings = settings
+        self._source = source
+        self._facts = facts
+        self._engine = engine
+        self._started_s = time.time()
+        self._cache = facts.cache(self.rank)
+        self.unit = UnitState(self.unit_id, adapters()[ENGINE_NAME](), self._new_proof(), self._cache.num_blocks)
+        lane = Lane(redis, settings.keys, self.unit_id, settings.lease_s, settings.snapshot_s)
+        shown = redis_link.shown(settings.redis_url)
+        self.sink = UnitSink(self.unit, lane, settings.lease_s, settings.snapshot_s, shown, metrics)
+        self._sockets: EventSource | None = None
+        self._reader: UnitReader | None = None
+        if source.events is not None:
+            self._sockets = EventSource(context, source.events, source.replay)
+            self._reader = UnitReader(
+                self.unit, self._sockets, self._new_proof, self.sink.offer, self.sink.begin_epoch, metrics
+            )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._registered: Registration | None = None
+        self._serving = False
+        self._probes = 0
+        self._probe_due_s = 0.0
+        self._probe_task: asyncio.Task[None] | None = None
+        self._probe_failure: str | None = None
+
+    def start(self) -> None:
+        """Start reading and writing; nothing is registered before `serve`."""
+        self._tasks = [asyncio.create_task(self.sink.run(), name=f"sink {self.unit_id}")]
+        if self._reader is not None:
+            self._tasks.append(asyncio.create_task(self._reader.run(), name=f"reader {self.unit_id}"))
+
+    async def serve(self) -> None:
+        """Register the unit, once the engine's cache was looked at."""
+        if self._reader is not None:
+            await self._reader.attached.wait()
+        self._serving = True
+        self._registered = None
+        self.refresh()
+
+    def engine_gone(self) -> None:
+        """Take the unit out of the fleet until `serve`."""
+        self._serving = False
+        self.sink.register(None)
+        if self._reader is not None:
+            self._reader.engine_was_down()
+
+    def learn(self, facts: EngineFacts) -> None:
+        """Take over what the engine says of itself now."""
+        self._facts = facts
+        cache = facts.cache(self.rank)
+        if cache != self._cache:
+            self._cache = cache
+            self.unit.copies.num_blocks = cache.num_blocks
+            self.unit.proof = self._new_proof()
+
+    def refresh(self) -> None:
+        """Write a new lease where what it says has changed, and send a probe where one is due."""
+        if not self._serving:
+            return
+        said = self._registration(0)
+        if said != self._registered:
+            self._registered = said
+            self.sink.register(self._lease)
+        self._probe_when_due()
+
+    def failures(self) -> list[BaseException]:
+        """Return what ended a task that should not have ended."""
+        done = [task for task in self._tasks if task.done() and not task.cancelled()]
+        return [error for task in done if (error := task.exception()) is not None]
+
+    def status(self) -> dict[str, Any]:
+        """Return the unit's status for /healthz."""
+        trust, reason = self._trust()
+        return {
+            "registered": self._serving and self.sink.healthy,
+            "epoch": self.sink.epoch,
+            "blocks": len(self.unit.copies),
+            "trust": trust,
+            "reason": reason,
+        }
+
+    async def stop(self, timeout_s: float) -> None:
+        """End all tasks and take the lease away."""
+        tasks = [*self._tasks, *([self._probe_task] if self._probe_task else [])]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        if self._sockets is not None:
+            self._sockets.close()
+        await self.sink.close(timeout_s)
+
+    def _new_proof(self) -> SchemeProof:
+        cache = self._facts.cache(self.rank)
+        return SchemeProof(*candidates(cache.algorithm, cache.block_size or 0, self._settings.hash_seed))
+
+    def _lease(self, epoch: int) -> bytes:
+        return registration.encode(self._registration(epoch), self._settings.registration_secret)
+
+    def _registration(self, epoch: int) -> Registration:
+        trust, reason = self._trust()
+        proven = self.unit.proof.scheme
+        algorithm = str(proven.algorithm) if proven else self._cache.algorithm or ""
+        return Registration(
+            unit=self.unit_id,
+            replica_id=self._settings.replica_id,
+            rank=self.rank,
+            ranks=len(self._facts.ranks),
+            url=self._settings.advertise,
+            models=list(self._facts.models),
+            algorithm=algorithm[:64],
+            seed=self._settings.hash_seed,
+            block_size=self._cache.block_size or 0,
+            num_blocks=self._cache.num_blocks,
+            trust=trust,
+            proven=proven is not None,
+            reason=reason,
+            epoch=epoch,
+            engine=RegisteredEngine(ENGINE_NAME, self._facts.version),
+            state="ready",
+            started=self._started_s,
+        )
+
+    def _trust(self) -> tuple[Any, str | None]:
+        if self._cache.prefix_caching is False:
+            return "none", "the engine runs without a prefix cache"
+        if self._reader is None:
+            return "approximate", "the engine publishes no KV events; start it with --kv-events-config"
+        if self.unit.proof.state == "proven":
+            return "exact", None
+        reason = self.unit.proof.reason or ""
+        if self.unit.proof.state == "open" and self._probe_failure:
+            reason += f"; probe: {self._probe_failure}"
+        return "approximate", reason[:1024]
+
+    def _probe_when_due(self) -> None:
+        if self._reader is None or self.unit.proof.state != "open" or self._cache.prefix_caching is False:
+            self._probe_due_s = 0.0
+            return
+        now = time.monotonic()
+        if self._probe_due_s == 0.0:
+            # An engine whose life we saw from its start shows a root with its first plain request.
+            late = self.unit.head_lost or not self.unit.attached
+            self._probe_due_s = now if late else now + PROBE_PATIENCE_S
+            self._probes = 0
+        held = self.unit.head_lost or not self.unit.attached or len(self.unit.copies) > 0
+        if held and now >= self._probe_due_s and self._probes < MAX_PROBES:
+            self._probes += 1
+            self._probe_due_s = now + PROBE_PATIENCE_S * 2**self._probes
+            self._probe_task = asyncio.create_task(self._probe(), name=f"probe {self.unit_id}")
+
+    async def _probe(self) -> None:
+        size = self._cache.block_size or 0
+        try:
+            model = probe.probed_model(self._facts.models, size)
+            tokens = probe.probe_tokens(size, random.SystemRandom())
+            self.unit.proof.expect_probe(tokens[:size])
+            await probe.send(self._engine, model, tokens, self.rank if len(self._facts.ranks) > 1 else None)
+            self._probe_failure = None
+            log.info("probe sent", extra={"unit": self.unit_id})
+        except EngineError as error:
+            self._probe_failure = str(error)[:200]
+            log.warning("probe failed", extra={"unit": self.unit_id, "error": str(error)})

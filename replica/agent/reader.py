@@ -1,0 +1,154 @@
+"""Carries an engine's batches into its unit, through gaps, restarts and silence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from replica.agent.metrics import AgentMetrics
+from replica.agent.proof import SchemeProof
+from replica.agent.sequencer import ReplayVerdict, Verdict
+from replica.agent.unit import UnitState
+from replica.agent.zmq_source import EventSource, Frame
+from router.kv.wire import Change
+
+log = logging.getLogger(__name__)
+
+REPLAY_TIMEOUT_S = 2.0
+IDLE_CHECK_S = 10.0
+"""Silence after which the tail is compared with a replay: a lost last batch shows in no other way."""
+FIRST_CHECK_S = 0.5
+"""After (re)connecting: what was published before the subscription took hold is lost without a sign."""
+
+Publish = Callable[[Sequence[Change], float], None]
+"""(changes, time.monotonic() of the oldest frame)."""
+
+
+class UnitReader:
+    """One unit's reading side.
+
+    Args:
+        unit: The state that batches go into.
+        source: The engine's sockets.
+        new_proof: Makes the proof of a new life of the engine.
+        publish: Takes what changed; never blocks.
+        begin_epoch: Called when what routers know is void.
+    """
+
+    def __init__(
+        self,
+        unit: UnitState,
+        source: EventSource,
+        new_proof: Callable[[], SchemeProof],
+        publish: Publish,
+        begin_epoch: Callable[[], None],
+        metrics: AgentMetrics,
+    ) -> None:
+        self._unit = unit
+        self._source = source
+        self._new_proof = new_proof
+        self._publish = publish
+        self._begin_epoch = begin_epoch
+        self._metrics = metrics
+        self._life = unit.life
+        self._connections = 0
+        self._engine_was_down = False
+        self._next_check_s = 0.0
+        self.attached = asyncio.Event()
+        """Set while our state is the engine's, or known to be out of reach: not before the first look, nor after a
+        time without an engine."""
+
+    def engine_was_down(self) -> None:
+        """Say that the engine did not answer for a while: its cache may be another one now."""
+        self._engine_was_down = True
+        self._next_check_s = 0.0
+        self.attached.clear()
+
+    async def run(self) -> None:
+        """Read until cancelled. No input ends it."""
+        await self._source.connected(REPLAY_TIMEOUT_S)
+        self._connections = self._source.connections()
+        await self._resync()
+        self._next_check_s = time.monotonic() + FIRST_CHECK_S
+        while True:
+            frames = await self._source.receive(max(0.01, min(1.0, self._next_check_s - time.monotonic())))
+            for frame in frames:
+                await self._take(frame)
+            now = time.monotonic()
+            if frames:
+                self._next_check_s = 0.0 if self._engine_was_down else now + IDLE_CHECK_S
+                # Under a stream that never pauses, the other tasks get their turn here.
+                await asyncio.sleep(0)
+            if (connections := self._source.connections()) > self._connections:
+                self._connections = connections
+                log.info("event socket connected again", extra={"unit": self._unit.unit_id})
+                await self._resync()
+                self._next_check_s = time.monotonic() + FIRST_CHECK_S
+            elif now >= self._next_check_s:
+                await self._resync()
+                self._next_check_s = time.monotonic() + IDLE_CHECK_S
+
+    async def _take(self, frame: Frame) -> None:
+        unit = self._unit
+        verdict = unit.judge(frame.sequence, frame.payload)
+        if verdict is Verdict.RESTART:
+            self._restart()
+            verdict = unit.judge(frame.sequence, frame.payload)
+        if verdict is Verdict.GAP:
+            unit.tally.gaps += 1
+            await self._resync(frame.received_s)
+            verdict = unit.judge(frame.sequence, frame.payload)
+            if verdict is Verdict.RESTART:
+                self._restart()
+                verdict = unit.judge(frame.sequence, frame.payload)
+            if verdict is Verdict.GAP:
+                log.warning("batches are lost; what the unit holds is unknown", extra={"unit": unit.unit_id})
+                unit.give_up(frame.sequence)
+                verdict = Verdict.IN_ORDER
+        if verdict is Verdict.IN_ORDER:
+            self._hand_on(unit.accept(frame.sequence, frame.payload), frame.received_s)
+
+    async def _resync(self, received_s: float | None = None) -> None:
+        """Hold our position against the engine's own record, and fill in what was missed."""
+        received_s = time.monotonic() if received_s is None else received_s
+        was_down, self._engine_was_down = self._engine_was_down, False
+        await self._ask_replay(received_s, was_down)
+        if not self._engine_was_down:
+            self.attached.set()
+
+    async def _ask_replay(self, received_s: float, was_down: bool) -> None:
+        unit = self._unit
+        for _ in range(2):
+            start = unit.replay_from
+            replayed = await self._source.replay(start, REPLAY_TIMEOUT_S)
+            verdict = None
+            if replayed is not None:
+                verdict, changes = unit.absorb(start, replayed)
+                self._hand_on(changes, received_s)
+            outcome = "unanswered" if verdict is None else verdict.name.lower()
+            self._metrics.replays.labels(unit.unit_id, outcome).inc()
+            if verdict is ReplayVerdict.OTHER_LIFE:
+                self._restart()
+                continue
+            if verdict is ReplayVerdict.IMPOSSIBLE:
+                log.warning("the engine's replay makes no sense", extra={"unit": unit.unit_id})
+            if was_down and verdict in (None, ReplayVerdict.IMPOSSIBLE):
+                # Nobody can say whether this is still the cache that we know.
+                unit.forget()
+                self._hand_on([], received_s)
+            return
+
+    def _restart(self) -> None:
+        log.warning("the engine began a new life", extra={"unit": self._unit.unit_id})
+        self._unit.restart(self._new_proof())
+        self._hand_on([], time.monotonic())
+
+    def _hand_on(self, changes: Sequence[Change], received_s: float) -> None:
+        if self._unit.life != self._life:
+            # The new epoch's snapshot is made from the unit itself, so these changes are in it.
+            self._life = self._unit.life
+            self._begin_epoch()
+        elif changes:
+            self._publish(changes, received_s)

@@ -1,0 +1,86 @@
+"""What the agent does to Redis in one step each. All keys of a script share a hash tag (router/kv/keys.py).
+
+The fence of a unit is the string `EPOCH SEQUENCE`: who may write, and which batch was the last. A writer with another
+epoch gets `fenced`; no fence at all is `lost` (Redis was emptied); another sequence than the writer's is `behind` (a
+failover lost the end). So a retry after an unknown outcome is never written twice, and a new primary is found out.
+"""
+
+from __future__ import annotations
+
+MINT = """
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local current = tonumber(string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) ') or '0')
+local epoch = string.format('%.0f', math.max(now, current + 1))
+redis.call('SET', KEYS[1], epoch .. ' 0', 'PX', ARGV[1])
+local tail = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
+return {epoch, tail[1] and tail[1][1] or '0-0'}
+"""
+"""KEYS fence, stream; ARGV time to live in ms. Returns the new epoch and the stream's last id."""
+
+_FENCE = """
+local epoch, sequence = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) (%d+)$')
+if not epoch then return {'lost', ''} end
+if epoch ~= ARGV[1] then return {'fenced', epoch} end
+"""
+
+PUBLISH = (
+    _FENCE
+    + """
+if sequence ~= ARGV[2] then
+  if sequence ~= ARGV[3] then return {'behind', sequence} end
+  local tail = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
+  return {'ok', tail[1] and tail[1][1] or '0-0'}
+end
+local id = '0-0'
+for i = 6, #ARGV do id = redis.call('XADD', KEYS[2], '*', 'd', ARGV[i]) end
+redis.call('SET', KEYS[1], epoch .. ' ' .. ARGV[3], 'PX', ARGV[5])
+local t = redis.call('TIME')
+redis.call('XTRIM', KEYS[2], 'MINID', '~', string.format('%.0f', t[1] * 1000 - ARGV[4]))
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
+return {'ok', id}
+"""
+)
+"""KEYS fence, stream; ARGV epoch, sequence before, sequence after, kept ms, time to live in ms, messages."""
+
+RENEW = (
+    _FENCE
+    + """
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+for i = 3, #KEYS do redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return {'ok', ''}
+"""
+)
+"""KEYS fence, lease, others to keep alive; ARGV epoch, lease, lease ms, time to live in ms."""
+
+SWAP = (
+    _FENCE
+    + """
+local before = redis.call('GET', KEYS[2]) or ''
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+redis.call('PEXPIRE', KEYS[3], ARGV[3])
+return {'ok', before}
+"""
+)
+"""KEYS fence, pointer, new snapshot; ARGV epoch, new name, time to live in ms. Returns the name before."""
+
+RETIRE = (
+    _FENCE
+    + """
+redis.call('DEL', KEYS[2])
+redis.call('XADD', KEYS[3], '*', 'd', ARGV[2])
+redis.call('PEXPIRE', KEYS[3], ARGV[3])
+return {'ok', ''}
+"""
+)
+"""KEYS fence, lease, stream; ARGV epoch, message, time to live in ms."""
+
+ENROL = """
+local t = redis.call('TIME')
+redis.call('ZADD', KEYS[1], t[1], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', t[1] - ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return 1
+"""
+"""KEYS registry; ARGV unit, seconds after which a silent unit is struck off."""

@@ -1,0 +1,167 @@
+"""What the operator tells an agent, checked as a whole."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from replica.agent.redis_link import check_url
+from replica.errors import UsageError
+from router.kv.keys import Keys
+
+REDIS_VARIABLE = "WARMROUTE_AGENT_REDIS"
+SECRET_VARIABLE = "WARMROUTE_AGENT_REGISTRATION_SECRET"  # noqa: S105  (the variable's name)
+API_KEY_VARIABLE = "WARMROUTE_AGENT_ENGINE_API_KEY"
+_REPLICA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_MIN_SECRET_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """See `replica.agent.command.configure` for what each means.
+
+    Attributes:
+        wait_ready_s: Longest wait for the engine's first answer; None waits for ever.
+        registration_secret: Signs leases; None leaves them unsigned.
+    """
+
+    engine_url: str
+    redis_url: str
+    advertise: str
+    replica_id: str
+    kv_events: str | None
+    kv_replay: str | None
+    hash_seed: str | None
+    listen_host: str
+    listen_port: int
+    keys: Keys
+    lease_s: float
+    snapshot_s: float
+    wait_ready_s: float | None
+    registration_secret: bytes | None
+    engine_api_key: str | None
+    log_format: str
+    log_level: str
+
+
+def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> AgentSettings:
+    """Return the settings.
+
+    Raises:
+        UsageError: With every problem, and what would be right.
+    """
+    problems: list[str] = []
+    engine_url = _http_url("--engine-url", args.engine_url, problems)
+    advertise = _http_url("--advertise", args.advertise, problems) if args.advertise else engine_url
+    redis_url = args.redis or environment.get(REDIS_VARIABLE) or ""
+    if not redis_url:
+        problems.append(f"--redis: missing; pass redis://HOST:PORT/DB, or set {REDIS_VARIABLE}")
+    else:
+        try:
+            check_url(redis_url)
+        except ValueError as error:
+            # The URL itself may hold a password, so it is not repeated.
+            problems.append(f"--redis: {error}; write redis://HOST:PORT/DB, rediss://... or unix:///PATH")
+    for option, address in (("--kv-events", args.kv_events), ("--kv-replay", args.kv_replay)):
+        if address is not None and not _is_zmq(address):
+            problems.append(f"{option}: {address!r} is no ZMQ address; write tcp://HOST:PORT or ipc://PATH")
+    host, port = _listen(args.listen, problems)
+    try:
+        keys = Keys(args.namespace, args.lanes)
+    except ValueError as error:
+        keys = Keys()
+        problems.append(f"--namespace, --lanes: {error}")
+    for option, value in (("--lease-s", args.lease_s), ("--snapshot-s", args.snapshot_s)):
+        if not 0.1 <= value <= 3600:
+            problems.append(f"{option}: {value} is not within 0.1 to 3600 seconds")
+    if args.wait_ready is not None and args.wait_ready < 0:
+        problems.append("--wait-ready: must not be negative")
+    replica_id = args.replica_id or _default_id(advertise)
+    if not _REPLICA_ID.match(replica_id):
+        problems.append(f"--replica-id: {replica_id!r} must be letters, digits, '.', '_', '-', at most 128")
+    if args.hash_seed is not None and not 0 < len(args.hash_seed) <= 256:
+        problems.append("--hash-seed: must be the engine's PYTHONHASHSEED as it was set, 1 to 256 characters")
+    secret = _secret(args.registration_secret_file, environment, problems)
+    if problems:
+        raise UsageError(problems)
+    return AgentSettings(
+        engine_url=engine_url,
+        redis_url=redis_url,
+        advertise=advertise,
+        replica_id=replica_id,
+        kv_events=args.kv_events,
+        kv_replay=args.kv_replay,
+        hash_seed=args.hash_seed,
+        listen_host=host,
+        listen_port=port,
+        keys=keys,
+        lease_s=args.lease_s,
+        snapshot_s=args.snapshot_s,
+        wait_ready_s=args.wait_ready or None,
+        registration_secret=secret,
+        engine_api_key=environment.get(API_KEY_VARIABLE) or None,
+        log_format=args.log_format,
+        log_level=args.log_level,
+    )
+
+
+def _http_url(option: str, url: str | None, problems: list[str]) -> str:
+    if not url:
+        problems.append(f"{option}: missing; write http://HOST:PORT")
+        return ""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        problems.append(f"{option}: is malformed; write http://HOST:PORT")
+        return url
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        problems.append(f"{option}: {url!r} is no address; write http://HOST:PORT")
+    elif parts.username is not None or parts.password is not None:
+        problems.append(f"{option}: must not carry credentials; set {API_KEY_VARIABLE} for an engine with --api-key")
+    return url.rstrip("/")
+
+
+def _is_zmq(address: str) -> bool:
+    if address.startswith(("ipc://", "inproc://")):
+        return True
+    return re.match(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^:/\s*]+):\d{1,5}\Z", address) is not None
+
+
+def _listen(text: str, problems: list[str]) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        problems.append(f"--listen: {text!r} is no HOST:PORT (port 0 takes any free one)")
+        return "127.0.0.1", 0
+    return host.strip("[]"), int(port)
+
+
+def _secret(file: str | None, environment: Mapping[str, str], problems: list[str]) -> bytes | None:
+    if file is not None:
+        try:
+            secret = Path(file).read_bytes().strip()
+        except OSError as error:
+            problems.append(f"--registration-secret-file: can't read {file}: {error.strerror}")
+            return None
+    elif SECRET_VARIABLE in environment:
+        secret = environment[SECRET_VARIABLE].strip().encode()
+    else:
+        return None
+    if len(secret) < _MIN_SECRET_BYTES:
+        problems.append(f"the registration secret has fewer than {_MIN_SECRET_BYTES} bytes")
+    return secret
+
+
+def _default_id(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "replica"
+    name = f"{host}-{port or (443 if parts.scheme == 'https' else 80)}"
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("-._") or "replica"

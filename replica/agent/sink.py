@@ -1,0 +1,276 @@
+"""Keeps Redis at the newest state of one unit, whatever Redis does.
+
+One task does all of a unit's writing in turn: batches (coalesced for some milliseconds), heartbeats, leases, snapshots.
+The reading side only leaves changes here and never waits. While Redis is away they queue up to a bound; beyond it they
+are dropped, and a new epoch with a snapshot of the newest state takes their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from redis.exceptions import RedisError
+
+from replica.agent.coalescer import Coalescer
+from replica.agent.lane import FencedError, Lane, LostError
+from replica.agent.metrics import AgentMetrics
+from replica.agent.metrics_text import Load
+from replica.agent.unit import UnitState
+from router.kv.wire import Change, Heartbeat, Message
+
+log = logging.getLogger(__name__)
+
+COALESCE_S = 0.005
+MAX_WAITING_BLOCKS = 100_000
+"""Bound of what queues while Redis is away; a snapshot costs no more than this many changes."""
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 2.0
+SAY_AGAIN_S = 30.0
+
+LeaseOf = Callable[[int], bytes]
+"""Lease bytes for an epoch."""
+
+
+class UnitSink:
+    """One unit's writing side.
+
+    Args:
+        unit: Where snapshots are taken from.
+        lane: Its steps in Redis.
+        lease_s: How long a lease holds; it is renewed four times as often.
+        snapshot_s: A unit that changed writes a snapshot at least so often.
+        redis_shown: Redis' address for log lines.
+    """
+
+    def __init__(
+        self,
+        unit: UnitState,
+        lane: Lane,
+        lease_s: float,
+        snapshot_s: float,
+        redis_shown: str,
+        metrics: AgentMetrics,
+        coalesce_s: float = COALESCE_S,
+    ) -> None:
+        self._unit = unit
+        self._lane = lane
+        self._renew_s = lease_s / 4
+        self._snapshot_s = snapshot_s
+        self._coalesce_s = coalesce_s
+        self._redis_shown = redis_shown
+        self._metrics = metrics
+        self._waiting = Coalescer()
+        self._in_flight: list[tuple[Change, ...]] = []
+        self._oldest_s: float | None = None
+        self._load: Load | None = None
+        self._beat_due = False
+        self._lease_of: LeaseOf | None = None
+        # Grows when what routers know is void; an epoch stands when it began in the present generation.
+        self._generation = 0
+        self._established: int | None = None
+        self._collecting = False
+        self._changed = False
+        self._lease_due_s = self._snapshot_due_s = 0.0
+        self._wake = asyncio.Event()
+        self._failures = 0
+        self._said_s = -SAY_AGAIN_S
+        self._fenced = False
+        self.ready = asyncio.Event()
+        """Set once the first lease and snapshot are in Redis."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being written."""
+        return self._lane.epoch
+
+    @property
+    def healthy(self) -> bool:
+        """Whether Redis holds an epoch of ours and the last step worked."""
+        return self._is_established and self._failures == 0
+
+    @property
+    def _is_established(self) -> bool:
+        return self._established == self._generation
+
+    def offer(self, changes: Sequence[Change], received_s: float) -> None:
+        """Take changes to publish; `received_s` is the time.monotonic() of their frame."""
+        if not self._collecting:
+            return  # the snapshot that begins the epoch will hold them
+        self._waiting.add(changes)
+        self._changed = True
+        if self._oldest_s is None:
+            self._oldest_s = received_s
+            self._wake.set()
+        if self._waiting.blocks > MAX_WAITING_BLOCKS:
+            self._metrics.dropped.labels(self._unit.unit_id).inc(self._waiting.blocks)
+            self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """Void what was published: the next thing in Redis is a new epoch with a snapshot."""
+        self._generation += 1
+        self._collecting = False
+        self._waiting.drop()
+        self._oldest_s = None
+        self._wake.set()
+
+    def report_load(self, load: Load | None) -> None:
+        """Send a heartbeat with this load; None is unknown."""
+        self._load = load
+        self._beat_due = True
+        self._wake.set()
+
+    def register(self, lease_of: LeaseOf | None) -> None:
+        """Hold this lease from now on; None: the engine is gone, and so is the unit."""
+        self._lease_of = lease_of
+        self._lease_due_s = 0.0
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write until cancelled. Nothing that Redis does ends it."""
+        while True:
+            await self._wait()
+            try:
+                await self._step()
+            except FencedError:
+                await self._stand_by()
+            except LostError as error:
+                log.warning("redis lost what was written", extra={"unit": self._unit.unit_id, "what": str(error)})
+                self._metrics.redis_errors.labels(self._unit.unit_id).inc()
+                self.begin_epoch()
+            except (RedisError, OSError, TimeoutError) as error:
+                await self._back_off(error)
+            else:
+                if self._failures:
+                    log.info("redis answers again", extra={"unit": self._unit.unit_id})
+                self._failures = 0
+
+    async def close(self, timeout_s: float) -> None:
+        """Take the lease away, if Redis lets us in time. `run` must have ended."""
+        if self._established is None or self._fenced:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._lane.retire()
+        except (RedisError, OSError, TimeoutError, FencedError, LostError):
+            log.warning("the lease could not be removed; it ends by itself", extra={"unit": self._unit.unit_id})
+
+    async def _wait(self) -> None:
+        due = min(self._lease_due_s, self._snapshot_due_s if self._changed else float("inf"))
+        busy = self._in_flight or self._waiting or not self._is_established
+        left = 0.0 if busy and self._lease_of is not None else due - time.monotonic()
+        if left > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    async def _step(self) -> None:
+        if self._lease_of is None:
+            self._lease_due_s = time.monotonic() + self._renew_s
+            if self._established is not None:
+                # Tried once: a lease that Redis keeps from us ends by itself.
+                self._established = None
+                self.begin_epoch()
+                await self._lane.retire()
+            return
+        if not self._is_established:
+            await self._establish(self._lease_of)
+            return
+        if self._oldest_s is not None:
+            await asyncio.sleep(self._coalesce_s - (time.monotonic() - self._oldest_s))
+        now = time.monotonic()
+        layers = None
+        if self._changed and now >= self._snapshot_due_s and not self._in_flight:
+            # Taken in one go with the batch that waits: the snapshot is the state after it.
+            layers = self._unit.layers()
+            self._changed = False
+        try:
+            await self._flush()
+            if layers is not None and self._is_established:
+                await self._lane.write_snapshot(layers, self._lane.sequence, self._lane.stream_id)
+                self._metrics.snapshots.labels(self._unit.unit_id).inc()
+                self._snapshot_due_s = now + self._snapshot_s
+        except BaseException:
+            self._changed = self._changed or layers is not None
+            raise
+        if now >= self._lease_due_s and self._lease_of is not None:
+            await self._lane.renew(self._lease_of(self._lane.epoch))
+            self._lease_due_s = now + self._renew_s
+
+    async def _establish(self, lease_of: LeaseOf) -> None:
+        self._lease_due_s = time.monotonic() + self._renew_s
+        await self._lane.mint()
+        # From here to the snapshot's layers nothing awaits: changes after this point go into batch 1 and on.
+        generation = self._generation
+        self._in_flight = []
+        self._waiting.drop()
+        self._oldest_s = None
+        self._collecting = True
+        self._changed = False
+        layers = self._unit.layers()
+        await self._lane.write_snapshot(layers, 0, self._lane.stream_id)
+        await self._lane.renew(lease_of(self._lane.epoch))
+        await self._lane.publish((), [self._heartbeat()])
+        self._snapshot_due_s = time.monotonic() + self._snapshot_s
+        self._established = generation
+        self._fenced = False
+        self._metrics.epochs.labels(self._unit.unit_id).inc()
+        self._metrics.snapshots.labels(self._unit.unit_id).inc()
+        log.info("epoch began", extra={"unit": self._unit.unit_id, "epoch": self._lane.epoch})
+        self.ready.set()
+
+    async def _flush(self) -> None:
+        generation = self._generation
+        oldest_s = None
+        if not self._in_flight:
+            self._in_flight = self._waiting.take()
+            oldest_s, self._oldest_s = self._oldest_s, None
+        batches = self._in_flight
+        others: list[Message] = []
+        if self._beat_due:
+            self._beat_due = False
+            others.append(self._heartbeat(len(batches)))
+        if not batches and not others:
+            return
+        await self._lane.publish(batches, others)
+        if generation == self._generation:
+            self._in_flight = []
+        unit_id = self._unit.unit_id
+        self._metrics.published.labels(unit_id).inc(sum(len(c.hashes) for batch in batches for c in batch))
+        if batches and oldest_s is not None:
+            self._metrics.lag.labels(unit_id).observe(time.monotonic() - oldest_s)
+
+    def _heartbeat(self, batches: int = 0) -> Heartbeat:
+        load = self._load
+        head = (self._unit.unit_id, self._lane.epoch, self._lane.sequence + batches)
+        return Heartbeat(*head) if load is None else Heartbeat(*head, load.running, load.waiting, load.kv_usage)
+
+    async def _stand_by(self) -> None:
+        """Another agent took the unit over, as in a rollout. Wait until its lease is gone."""
+        if not self._fenced:
+            log.warning("another agent writes for this unit; standing by", extra={"unit": self._unit.unit_id})
+        self._fenced = True
+        self._established = None
+        self.begin_epoch()
+        while True:
+            await asyncio.sleep(self._renew_s * 2)
+            try:
+                if not await self._lane.taken():
+                    return
+            except (RedisError, OSError, TimeoutError) as error:
+                await self._back_off(error)
+
+    async def _back_off(self, error: Exception) -> None:
+        self._failures += 1
+        self._metrics.redis_errors.labels(self._unit.unit_id).inc()
+        now = time.monotonic()
+        if now - self._said_s >= SAY_AGAIN_S:
+            self._said_s = now
+            log.error(
+                f"redis at {self._redis_shown} does not take writes; trying again until it does",
+                extra={"unit": self._unit.unit_id, "error": f"{type(error).__name__}: {error}"[:300]},
+            )
+        await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._failures - 1, 10)))
