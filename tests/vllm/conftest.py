@@ -1,0 +1,274 @@
+"""Two real engines with agents, Valkey and the router, all as processes, for the tests against the real thing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from router.tools.processes import Child, stop_all, wait_for
+
+ROOT = Path(__file__).parents[2]
+VENV = ROOT / ".venv-vllm"
+TOKENIZER = ROOT / "tests" / "golden" / "tokenizer"
+MODEL = "tiny"
+BLOCK_SIZE = 32  # the least that the CPU build takes
+ENGINE_START_S = 240.0
+SETTLE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        """The body; for a stream its last chunk, which carries the usage."""
+        if self.headers["content-type"].startswith("text/event-stream"):
+            *_, last, done = [line.removeprefix("data: ") for line in self.text.split("\n\n") if line]
+            assert done == "[DONE]"
+            return json.loads(last)
+        return json.loads(self.text)
+
+    @property
+    def replica(self) -> str:
+        """Which replica the router says answered."""
+        return self.headers["x-warmroute-replica"]
+
+    @property
+    def predicted(self) -> int:
+        """Tokens that the router said the replica had cached."""
+        return int(self.headers["x-warmroute-matched-tokens"])
+
+    @property
+    def cached(self) -> int:
+        """Tokens that the engine says it took from its cache."""
+        return int(self.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The prompt's length as the engine counted it."""
+        return int(self.json["usage"]["prompt_tokens"])
+
+
+def call(url: str, method: str, path: str, body: Any = None) -> Answer:
+    """One request on a connection of its own."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    try:
+        headers = {} if body is None else {"content-type": "application/json"}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, text)
+    finally:
+        connection.close()
+
+
+@dataclass
+class RealFleet:
+    """The running fleet. Replicas are r0 and r1.
+
+    r0 publishes on TCP, and its agent finds the sockets by itself; r1 publishes on sockets in a folder, as in the
+    chart's pods, and keeps but two batches for replay, so that an agent that comes late sees no root of any chain.
+    """
+
+    folder: Path
+    redis_url: str
+    engines: dict[str, str] = field(default_factory=dict)
+    children: dict[str, Child] = field(default_factory=dict)
+    router: str = ""
+    admin: str = ""
+
+    def start(self, name: str, command: list[str], environ: dict[str, str] | None = None) -> Child:
+        """Start a process that ends with us."""
+        child = Child(name, command, self.folder, environ)
+        self.children[name] = child
+        return child
+
+    def start_warmroute(self, name: str, *arguments: str) -> dict[str, Any]:
+        """Start one of our own commands and wait for its ready line."""
+        child = self.start(name, [sys.executable, "-m", "router.cli", *arguments])
+        ready = wait_for(f"{name} is ready", child.ready_line, [child], 30.0)
+        return dict(ready)
+
+    def start_agent(self, replica: str, *, life: int = 0) -> dict[str, Any]:
+        """Attach an agent to a replica's engine; `life` tells the names of several apart."""
+        sockets = self.folder / replica
+        where = ("--kv-events", f"ipc://{sockets}.events", "--kv-replay", f"ipc://{sockets}.replay")
+        arguments = ["--engine-url", self.engines[replica], "--redis", self.redis_url, "--replica-id", replica]
+        arguments += where if replica == "r1" else ()
+        return self.start_warmroute(f"agent-{replica}-{life}", "agent", *arguments)
+
+    def until(self, what: str, condition: Callable[[], Any], timeout_s: float = SETTLE_S) -> Any:
+        """The first true value of `condition`, or a failure."""
+        return wait_for(what, condition, [self.children["router"]], timeout_s)
+
+    def ask(self, path: str, body: dict[str, Any]) -> Answer:
+        """One request through the router; it must succeed."""
+        answer = call(self.router, "POST", path, {"model": MODEL, "temperature": 0, **body})
+        assert answer.status == 200, answer.text
+        return answer
+
+    def ask_engine(self, replica: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+        """One request past the router, to an engine itself."""
+        answer = call(self.engines[replica], "POST", path, body)
+        assert answer.status == 200, answer.text
+        return answer
+
+    def explain(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The Decision that a request would get now; nothing is sent."""
+        body = {"model": MODEL, "temperature": 0, **body}
+        answer = call(self.admin, "POST", f"/admin/explain?path={path}", body)
+        assert answer.status == 200, answer.text
+        return dict(answer.json)
+
+    def matched(self, replica: str, path: str, body: dict[str, Any]) -> int:
+        """Tokens of a request that the router now believes `replica` to have cached."""
+        candidates = self.explain(path, body)["candidates"]
+        return next((int(c["matched_tokens"]) for c in candidates if c["replica"] == replica), 0)
+
+    def replica(self, name: str) -> dict[str, Any]:
+        """What the router's /admin/replicas tells of a replica."""
+        replicas = call(self.admin, "GET", "/admin/replicas").json["replicas"]
+        return next((dict(item) for item in replicas if item["id"] == name), {})
+
+    def trust(self, name: str) -> str:
+        """The trust in a replica's only unit."""
+        units = self.replica(name).get("units", [])
+        return str(units[0]["trust"]) if units else "unknown"
+
+    def finished_requests(self, replica: str) -> int:
+        """How many requests an engine has answered since its start."""
+        text = call(self.engines[replica], "GET", "/metrics").text
+        lines = [line for line in text.splitlines() if line.startswith("vllm:request_success_total{")]
+        return int(sum(float(line.rpartition(" ")[2]) for line in lines))
+
+    def call(self, method: str, path: str, body: Any = None) -> Answer:
+        """One request to the router, however it ends."""
+        return call(self.router, method, path, body)
+
+    def stop(self, name: str) -> int | None:
+        """End a process with SIGTERM; its exit code, None if it did not end within 20 s."""
+        self.children[name].signal(signal.SIGTERM)
+        return self.children[name].wait(20.0)
+
+    def kill(self, name: str) -> None:
+        """End a process and all that it started with SIGKILL."""
+        self.children[name].signal(signal.SIGKILL)
+        self.children[name].wait(20.0)
+
+    def settled(self, answer: Answer, path: str, body: dict[str, Any]) -> None:
+        """Wait until the router has heard of all whole blocks that this request left at its replica."""
+        whole = (answer.prompt_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
+        self.until(
+            f"{answer.replica} announced {whole} tokens",
+            lambda: min(self.matched(answer.replica, path, body), whole) == whole,
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _engine_command(model: Path, port: int, events: dict[str, Any]) -> list[str]:
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", **events}
+    command = [str(VENV / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--block-size", str(BLOCK_SIZE), "--max-model-len", "4096", "--max-num-seqs", "16", "--enforce-eager"]
+    command += ["--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
+    command += ["--enable-prompt-tokens-details", "--kv-events-config", json.dumps(config)]
+    return command
+
+
+def _engine_environment(core: int) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VLLM"))}
+    return kept | {
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+        "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return call(url, "GET", "/health").status == 200
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny model, made by the engine's Python."""
+    if not (VENV / "bin" / "python").exists():
+        pytest.fail(f"the real engine is not in {VENV}: run `make test-vllm`, which installs it")
+    out = tmp_path_factory.mktemp("tiny-model")
+    command = [str(VENV / "bin" / "python"), str(Path(__file__).with_name("make_model.py")), str(TOKENIZER), str(out)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+    return out
+
+
+@pytest.fixture(scope="session")
+def fleet(tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
+    """The whole fleet, warm: both replicas ready, and their hash scheme proven."""
+    # ipc paths are short: a socket's path may have 107 characters.
+    running = RealFleet(tmp_path_factory.mktemp("f"), valkey_server)
+    started = time.monotonic()
+    try:
+        cores = sorted(os.sched_getaffinity(0))
+        sockets = {
+            "r0": {"endpoint": f"tcp://*:{_free_port()}", "replay_endpoint": f"tcp://127.0.0.1:{_free_port()}"},
+            "r1": {
+                "endpoint": f"ipc://{running.folder}/r1.events",
+                "replay_endpoint": f"ipc://{running.folder}/r1.replay",
+                "buffer_steps": 2,
+            },
+        }
+        for number, (name, events) in enumerate(sockets.items()):
+            port = _free_port()
+            running.engines[name] = f"http://127.0.0.1:{port}"
+            command = _engine_command(tiny_model, port, events)
+            running.start(f"engine-{name}", command, _engine_environment(cores[number % len(cores)]))
+        config = {
+            "listen": "127.0.0.1:0",
+            "models": [{"name": MODEL, "tokenizer": str(TOKENIZER)}],
+            "redis": valkey_server,
+        }
+        file = running.folder / "router.yaml"
+        file.write_text(yaml.safe_dump(config), encoding="utf-8")
+        ready = running.start_warmroute("router", "router", "--config", str(file))
+        running.router, running.admin = ready["http"], ready["admin"]
+        engines = [running.children[f"engine-{name}"] for name in sockets]
+        for name, url in running.engines.items():
+            wait_for(f"the engine {name} is healthy", lambda url=url: _healthy(url), engines, ENGINE_START_S)
+        print(f"two engines started in {time.monotonic() - started:.0f} s")
+        for name in sockets:
+            running.start_agent(name)
+        for name in sockets:
+            running.until(f"{name} is trusted", lambda name=name: running.trust(name) == "exact", 60.0)
+        yield running
+    finally:
+        stop_all(list(running.children.values()), grace_s=20.0)
