@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import io
+import json
 import subprocess
 import sys
 import tarfile
@@ -73,14 +76,15 @@ def run_helm(helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
 
 @pytest.fixture(scope="session")
 def render(run_helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
-    """`render(values)`: the manifests of the release `wr` in the namespace `warm`."""
+    """`render(values)`: the manifests of the release `wr` in the namespace `warm`; rendered once for equal values."""
 
-    def manifests(values: dict[str, Any] | None = None) -> Manifests:
-        done = run_helm("template", "wr", "--namespace", "warm", values=values)
+    @functools.cache
+    def rendered(values: str) -> Manifests:
+        done = run_helm("template", "wr", "--namespace", "warm", values=json.loads(values))
         assert done.returncode == 0, done.stderr
-        return [document for document in yaml.safe_load_all(done.stdout) if document]
+        return [document for document in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if document]
 
-    return manifests
+    return lambda values=None: copy.deepcopy(rendered(json.dumps(values)))
 
 
 MODEL = {"name": "tiny", "source": "tiny/model"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from replica.agent import command, settings
 from router import config
 
 Manifests = list[dict[str, Any]]
@@ -134,6 +136,25 @@ def test_router_config_loads(render: Render, value_set: dict[str, Any]) -> None:
     assert config.split_address(loaded.admin.listen)[1] == ports["admin"] == 9090
 
 
+def test_agent_accepts_its_arguments(render: Render, value_set: dict[str, Any]) -> None:
+    """The agent takes the arguments and the environment of its container, the pod's facts put in."""
+    for workload in engines(render(value_set)):
+        part = container(workload, "agent")
+        pod = {"$(POD_IP)": "fd00::7" if "[$(POD_IP)]" in str(part["args"]) else "10.0.0.7", "$(POD_NAME)": "main-abc"}
+        name, *arguments = part["args"]
+        assert name == "agent"
+        for variable, value in pod.items():
+            arguments = [argument.replace(variable, value) for argument in arguments]
+        secrets = {settings.REDIS_VARIABLE: "redis://:p@redis:6379/0", settings.SECRET_VARIABLE: "x" * 48}
+        assert secrets.keys() == {name for name in environment(part) if name.startswith("WARMROUTE_")}
+        parser = argparse.ArgumentParser()
+        command.configure(parser)
+        loaded = settings.from_args(parser.parse_args(arguments), secrets)
+        assert loaded.replica_id == "main-abc"
+        assert loaded.advertise == f"http://{'[fd00::7]' if ':' in pod['$(POD_IP)'] else '10.0.0.7'}:8000"
+        assert loaded.listen_port == next(port["containerPort"] for port in part["ports"])
+
+
 def test_drain_fits_into_the_grace_period(render: Render, value_set: dict[str, Any]) -> None:
     """A router's drain and an engine's preStop end before Kubernetes kills the pod."""
     manifests = render(value_set)
@@ -158,7 +179,7 @@ def test_flags_agree(render: Render, value_sets: dict[str, Any]) -> None:
     assert given["--block-size"] == "32"
     assert [model["block_size"] for model in router["models"]] == [32]
     assert given["--prefix-caching-hash-algo"] == "xxhash_cbor"
-    assert environment(engine)["PYTHONHASHSEED"] == "7"
+    assert environment(engine)["PYTHONHASHSEED"] == flags(agent)["--hash-seed"] == "7"
     assert "--enable-prompt-tokens-details" in given
     assert events["enable_kv_cache_events"] is True
     assert flags(agent)["--kv-events"] == events["endpoint"]
@@ -227,8 +248,10 @@ def test_external_redis_has_no_valkey(render: Render, value_sets: dict[str, Any]
     manifests = render(value_sets["external_redis"])
     assert not of_kind(manifests, "Secret", "StatefulSet")
     part = container(named(manifests, "Deployment", "wr-warmroute-main"), "agent")
-    assert environment(part)["WARMROUTE_REDIS_URL"] == {"secretKeyRef": {"name": "redis", "key": "url"}}
-    assert environment(part)["WARMROUTE_REGISTRATION_SECRET"] == {"secretKeyRef": {"name": "signing", "key": "key"}}
+    assert environment(part)["WARMROUTE_AGENT_REDIS"] == {"secretKeyRef": {"name": "redis", "key": "url"}}
+    assert environment(part)["WARMROUTE_AGENT_REGISTRATION_SECRET"] == {
+        "secretKeyRef": {"name": "signing", "key": "key"}
+    }
     for policy in of_kind(manifests, "NetworkPolicy"):
         assert {"ports": [{"port": 6380}]} in policy["spec"]["egress"]
 
