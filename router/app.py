@@ -120,6 +120,8 @@ class App:
         to `timeouts.drain_s` for what runs.
         """
         self.draining = True
+        if self._data_plane is not None:
+            self._data_plane.announce_drain()
         await asyncio.sleep(self.config.timeouts.drain_delay_s)
         if self._data_plane is not None:
             await self._data_plane.drain(self.config.timeouts.drain_s)
