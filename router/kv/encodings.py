@@ -44,10 +44,11 @@ def cbor(item: Any) -> bytes:
         return cbor_head(_UNSIGNED, item) if item >= 0 else cbor_head(_NEGATIVE, -1 - item)
     if kind is str:
         # A lone surrogate can reach us in a JSON escape. The engine refuses such a request, so any bytes do.
-        text = item.encode("utf-8", "surrogatepass")
+        text: bytes = item.encode("utf-8", "surrogatepass")
         return cbor_head(_TEXT, len(text)) + text
     if kind is bytes:
-        return cbor_head(_BYTES, len(item)) + item
+        blob: bytes = item
+        return cbor_head(_BYTES, len(blob)) + blob
     if item is None:
         return _NULL
     if kind is tuple or kind is list:

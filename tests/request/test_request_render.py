@@ -1,0 +1,108 @@
+"""Templates: bounds, the sandbox, and what is not in the recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import pytest
+
+from router.request.content_format import ContentFormat
+from router.request.reasons import NotUnderstoodError, Reason
+from router.request.render import ChatTemplate, Rendering
+
+USER = {"role": "user", "content": "hi"}
+
+
+def _render(source: str, *messages: dict[str, Any], max_chars: int = 1000, **fields: Any) -> str:
+    options: dict[str, Any] = {"tools": None, "documents": None} | fields
+    rendering = Rendering(
+        messages=list(messages) or [USER],
+        tools=options["tools"],
+        documents=options["documents"],
+        add_generation_prompt=options.get("add_generation_prompt", False),
+        continue_final_message=options.get("continue_final_message", False),
+    )
+    return ChatTemplate(source, lambda: datetime(2026, 3, 5, 7, 8)).render(rendering, {}, max_chars)  # noqa: DTZ001
+
+
+def _reason(render: Callable[[], str]) -> Reason:
+    with pytest.raises(NotUnderstoodError) as error:
+        render()
+    return error.value.reason
+
+
+def test_the_clock_is_the_callers() -> None:
+    """`strftime_now` prints the clock's time in the template's form."""
+    assert _render("{{ strftime_now('%d %b %Y') }}") == "05 Mar 2026"
+
+
+def test_output_is_bounded() -> None:
+    """A template that prints without end is given up at the bound."""
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxxxx{% endfor %}{% endfor %}"
+    assert _reason(lambda: _render(endless)) is Reason.TOO_LONG
+
+
+def test_output_up_to_the_bound() -> None:
+    """The bound itself is allowed."""
+    assert _render("{{ messages[0].content }}", {"role": "user", "content": "x" * 10}, max_chars=10) == "x" * 10
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('no') }}",
+        "{{ messages[7].content.nothing }}",
+        "{{ 1 / 0 }}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{% for a in range(10000000) %}{% endfor %}",
+        "{% include 'other' %}",
+    ],
+)
+def test_failures_are_template_errors(source: str) -> None:
+    """Whatever a template raises, and whatever the sandbox forbids, is template_error."""
+    assert _reason(lambda: _render(source)) is Reason.TEMPLATE_ERROR
+
+
+def test_recursion_is_a_template_error() -> None:
+    """A value nested too deep to print is no crash."""
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    assert _reason(lambda: _render("{{ tools | tojson }}", tools=value)) is Reason.TEMPLATE_ERROR
+
+
+def test_a_message_of_an_error_is_not_kept() -> None:
+    """The error says nothing of the prompt, for it may be logged."""
+    with pytest.raises(NotUnderstoodError) as error:
+        _render("{{ raise_exception(messages[0].content) }}", {"role": "user", "content": "my secret"})
+    assert "secret" not in str(error.value)
+    assert error.value.__cause__ is None
+
+
+def test_no_template() -> None:
+    """Broken syntax is found when the template is made."""
+    with pytest.raises(jinja2.TemplateSyntaxError):
+        ChatTemplate("{% for %}")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", ContentFormat.STRING),
+        ("{% for m in messages %}{% for p in m.content %}{{ p }}{% endfor %}{% endfor %}", ContentFormat.PARTS),
+        ("{% for m in messages %}{% for p in m['content'] %}{{ p }}{% endfor %}{% endfor %}", ContentFormat.PARTS),
+        ("{% set all = messages %}{% for m in all[1:] %}{% for p in m.content %}{% endfor %}{% endfor %}", "parts"),
+        ("{% for m in messages | list %}{% for p in m.content | list %}{% endfor %}{% endfor %}", "parts"),
+        ("{% for m in messages %}{% set content = m.content %}{% for p in content %}{% endfor %}{% endfor %}", "parts"),
+        ("{% for m in others %}{% for p in m.content %}{% endfor %}{% endfor %}", "string"),
+        ("{% for a, m in messages %}{% for p in m.content %}{% endfor %}{% endfor %}", "string"),
+        ("{{ messages[0].content }}", "string"),
+    ],
+)
+def test_content_format(source: str, expected: str) -> None:
+    """A template that loops over content gets parts, any other a string."""
+    assert ChatTemplate(source).content_format == expected
