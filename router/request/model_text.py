@@ -132,10 +132,11 @@ class ModelText:
         if len(text) > self.max_chars:
             raise NotUnderstoodError(Reason.TOO_LONG)
         try:
+            # The batch call lets other threads run meanwhile, and it computes no offsets; `encode` does neither.
             if keep_tokens is None or keep_side is not None:
                 [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
                 return kept(encoding.ids, keep_tokens, keep_side)
-            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
             room = keep_tokens - (self._special_count if add_special_tokens else 0)
             if room < 0:
                 raise NotUnderstoodError(Reason.BAD_REQUEST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cbor2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.kv.encodings import cbor, cbor_block_prefix, encoded_id, pickled
@@ -17,6 +17,7 @@ items = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(items)
 def test_cbor_is_canonical(item: object) -> None:
     """Every key that a block can have is encoded as cbor2 encodes it."""

@@ -12,7 +12,7 @@ from typing import Any
 import cbor2
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.kv.extra_keys import ExtraKeys, Lora, MediaItem
@@ -50,6 +50,7 @@ extras = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 2**32), max_size=70),
     st.builds(Scheme, st.sampled_from(HashAlgorithm), st.integers(1, 20), st.text()),
@@ -67,6 +68,7 @@ def test_chain_follows_the_rule(token_ids: list[int], scheme: Scheme, extra: Ext
     assert chain_digests(token_ids, scheme, extra) == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**20), min_size=16, max_size=64), st.sampled_from(HashAlgorithm), extras)
 def test_extending_block_by_block_gives_the_chain(
     token_ids: list[int], algorithm: HashAlgorithm, extra: ExtraKeys

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.request import bodies
@@ -21,6 +21,7 @@ values = st.recursive(
 OBJECT = {"prompt": "grüße 👋", "n": 1}
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), values))
 def test_objects_read_as_json_does(value: dict[str, Any]) -> None:
     """Any object that Python's json writes is read as Python's json reads it."""
@@ -65,6 +66,7 @@ def test_deep_nesting_is_bad_json() -> None:
         bodies.parse(b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_parse_raises_nothing_else(body: bytes) -> None:
     """Any bytes give an object or NotUnderstoodError."""

@@ -240,20 +240,21 @@ def _check(prompt: Prompt) -> None:
     assert prompt.reason is not Reason.INTERNAL
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.sampled_from([CHAT, COMPLETION, "/x"]), st.dictionaries(fields, odd, max_size=6))
 def test_any_field_may_be_anything(path: str, body: dict[str, Any]) -> None:
     """Whatever a client puts into the fields that are read, the result is ids or a known reason."""
     _check(READER.read(path, json.dumps(body).encode()))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(message, max_size=4), st.dictionaries(fields, odd, max_size=2))
 def test_any_message_may_be_anything(messages: list[Any], body: dict[str, Any]) -> None:
     """Whatever a client puts into messages, the result is ids or a known reason."""
     _check(READER.read(CHAT, json.dumps({**body, "messages": messages}).encode()))
 
 
+@settings(deadline=None)
 @given(st.sampled_from([CHAT, COMPLETION, "/x", "", "?"]), st.binary(max_size=100))
 def test_any_bytes(path: str, body: bytes) -> None:
     """Any bytes on any path give a prompt."""
