@@ -267,6 +267,8 @@ def fleet(tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPat
         print(f"two engines started in {time.monotonic() - started:.0f} s")
         for name in sockets:
             running.start_agent(name)
+            # An agent that starts with its engine proves the scheme by the first root block that it sees.
+            running.ask_engine(name, "/v1/completions", {"model": MODEL, "prompt": [300] * 40, "max_tokens": 1})
         for name in sockets:
             running.until(f"{name} is trusted", lambda name=name: running.trust(name) == "exact", 60.0)
         yield running
