@@ -135,9 +135,9 @@ def lora_requests(index: int) -> list[Sent]:
     return [Sent(list(range(100, 200)), repeat(0), 1, salt=salt, adapter=LORA[index])]
 
 
-# Which vectors were sent, and which of them to take from the first list: texts and chats are in the lists of sha256_cbor
-# alone, and their tokens do not depend on the hash. Of two choices or three prompts of one request, the later ones arrived
-# a step after the first where it says so.
+# Which vectors were sent, and which to put in the place of those of the same name: some texts and the chats were noted
+# for sha256_cbor alone, and tokens do not depend on the hash. Then when requests overlapped: of two choices or three
+# prompts of one request, the later ones arrived a step after the first where it says so.
 RECORDINGS = {
     "sha256_cbor_bytes_block16": (
         "sha256_cbor",
