@@ -36,6 +36,14 @@ def test_token_ids_are_encoded_the_same_when_met_again(token_id: int) -> None:
     assert encoded_id(token_id) == cbor2.dumps(token_id, canonical=True)
 
 
+def test_clients_can_not_fill_the_memory_with_ids() -> None:
+    """Ids that no vocabulary has are encoded and not kept."""
+    kept = len(encoded_id.__self__)  # type: ignore[attr-defined]
+    for token_id in range(2**40, 2**40 + 100):
+        encoded_id(token_id)
+    assert len(encoded_id.__self__) == kept  # type: ignore[attr-defined]
+
+
 def test_block_prefix() -> None:
     """The parts around parent and ids make up the encoding of a whole block."""
     parent, ids = b"p" * 32, tuple(range(16))

@@ -49,6 +49,19 @@ def test_media_offsets_count_from_the_block() -> None:
     assert keys == [None, (("mm", "i", 2),), (("mm", "i", -2),), (("mm", "i", -6),), None]
 
 
+@pytest.mark.parametrize(
+    ("items", "keys"),
+    [
+        ([("a", 0, 10), ("b", 2, 1)], [(("mm", "a", 0),), None, None]),
+        ([("a", 2, 0)], [(("mm", "a", 2),), None, None]),
+    ],
+)
+def test_odd_media(items: list[tuple[str, int, int]], keys: list[object]) -> None:
+    """Items within others, and items of no tokens, are on the blocks where the engine's library puts them."""
+    extra = ExtraKeys(media=tuple(MediaItem(*item) for item in items))
+    assert [extra.for_block(start, start + 4) for start in range(0, 12, 4)] == keys
+
+
 def test_embeddings_have_a_digest_a_block() -> None:
     """Each block is hashed with the digest of its own embeddings."""
     extra = ExtraKeys(embeds=("00" * 32, "11" * 32))

@@ -67,6 +67,13 @@ def test_failures_are_template_errors(source: str) -> None:
     assert _reason(lambda: _render(source)) is Reason.TEMPLATE_ERROR
 
 
+def test_a_final_message_that_is_not_printed_whole() -> None:
+    """A message that the template cuts can't be continued: the engine refuses it."""
+    source = "{% for m in messages %}{{ m.content[4:] }}{% endfor %}"
+    chat = [{"role": "assistant", "content": "abcdefgh"}]
+    assert _reason(lambda: _render(source, *chat, continue_final_message=True)) is Reason.TEMPLATE_ERROR
+
+
 def test_recursion_is_a_template_error() -> None:
     """A value nested too deep to print is no crash."""
     value: list[Any] = []
@@ -101,6 +108,11 @@ def test_no_template() -> None:
         ("{% for m in others %}{% for p in m.content %}{% endfor %}{% endfor %}", "string"),
         ("{% for a, m in messages %}{% for p in m.content %}{% endfor %}{% endfor %}", "string"),
         ("{{ messages[0].content }}", "string"),
+        (
+            "{% macro f(content) %}{% for x in content %}{{ x }}{% endfor %}{% endmacro %}"
+            "{% for m in messages %}{{ f(m.role) }}{% endfor %}",
+            "string",
+        ),
     ],
 )
 def test_content_format(source: str, expected: str) -> None:
