@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# Shared cores are slow now and then: the time of one example says nothing about the code.
+settings.register_profile("quiet", deadline=None)
+settings.load_profile("quiet")
 
 
 @pytest.fixture(scope="session")
