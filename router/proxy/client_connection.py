@@ -1,0 +1,381 @@
+"""A client's connection: requests in, one at a time, and what is refused before it is a request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import cast
+from enum import Enum
+
+from router.errors import (
+    HeadersTooLargeError,
+    MalformedRequestError,
+    OverloadedError,
+    PathNotFoundError,
+    RequestTimeoutError,
+    WarmrouteError,
+)
+from router.proxy.deadlines import NEVER
+from router.proxy.door import Door
+from router.proxy.exchange import Request
+from router.proxy.half_close import HalfCloseProbe
+from router.proxy.http1_exchange import Http1Exchange
+from router.proxy.incoming_body import IncomingBody
+from router.proxy.paths import is_admin, split_target
+from router.proxy.request_head import RequestHead
+
+AHEAD_BYTES = 256 * 1_024
+"""Bytes of pipelined requests that wait while one is answered; with more, reading pauses."""
+DISCARD_BYTES = 256 * 1_024
+"""A refused body up to this length is read and thrown away to keep the connection; a longer one ends it."""
+LINGER_S = 30.0
+"""A refused client may go on sending for this long (nginx: lingering_time)."""
+LINGER_QUIET_S = 5.0
+"""But ends when it sends nothing for this long (nginx: lingering_timeout)."""
+
+_HEAD_END = b"\r\n\r\n"
+
+
+class _State(Enum):
+    HEAD = "head"
+    """A head is awaited or coming in."""
+    BODY = "body"
+    RUNNING = "running"
+    """An exchange has the request; bytes that come meanwhile wait."""
+    LINGER = "linger"
+    """Answered for the last time. What the client still sends is thrown away: closing would reset the connection, and
+    the client might lose the answer that tells it why."""
+    GONE = "gone"
+    """Closed, or handed over to admin."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """Serves one client, one request at a time; the states are those of `_State`."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything is received
+        self._client = ""
+        self._state = _State.HEAD
+        self._head: RequestHead | None = None
+        self._head_bytes = 0
+        self._head_tail = b""
+        self._request: Request | None = None
+        self._refusal: WarmrouteError | None = None
+        self._body: IncomingBody | None = None
+        self._exchange: Http1Exchange | None = None
+        self._keep_alive = False
+        self._ahead = b""
+        self._consuming = False
+        self._reading_paused = False
+        self._writing_paused = False
+        self._half_closed: HalfCloseProbe | None = None
+        self._arrived_s = 0.0
+        self._linger_until_s = NEVER
+        self.deadline_s = NEVER
+
+    # -- asyncio ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        # uvloop's transports do not derive from asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._client = f"{peer[0]}:{peer[1]}" if peer else ""
+        self._arrived_s = time.monotonic()
+        self.deadline_s = self._arrived_s + self._door.timeouts.request_s
+        self._door.deadlines.watch(self)
+        if not self._door.enter(self):
+            self._refuse(OverloadedError("too many connections", retry_after_s=1))
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of this request or a later one."""
+        state = self._state
+        if state is _State.RUNNING or self._ahead:
+            self._keep_ahead(data)
+        elif state is _State.LINGER:
+            self.deadline_s = min(self._linger_until_s, time.monotonic() + LINGER_QUIET_S)
+        elif state is not _State.GONE:
+            now_s = time.monotonic()
+            if state is _State.BODY or not self._head_bytes:
+                # A head has `request_s` from its first byte, so that a byte now and then does not hold it open; a body
+                # from each of its parts.
+                self.deadline_s = now_s + self._door.timeouts.request_s
+                if state is _State.HEAD:
+                    self._arrived_s = now_s
+            self._consume(data)
+
+    def eof_received(self) -> bool:
+        """The client has finished sending. It may still read: a request that is complete is answered."""
+        if self._state is not _State.RUNNING or self._exchange is None:
+            return False
+        self._half_closed = HalfCloseProbe(self._door.loop, self._transport, self._exchange)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._detach()
+        self._ahead = b""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()
+        self.body_released()
+
+    def pause_writing(self) -> None:
+        """The client reads slowly."""
+        self._writing_paused = True
+        if self._exchange is not None and self._exchange.listener is not None:
+            self._exchange.listener.writing_paused()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._writing_paused = False
+        if self._exchange is not None and self._exchange.listener is not None:
+            self._exchange.listener.writing_resumed()
+        elif self._state is _State.HEAD:
+            self._take_up_ahead()
+
+    # -- deadlines and draining ---------------------------------------------------------------------------------------
+
+    def expire(self, now_s: float) -> None:
+        """The client was too slow, idle for too long, or has lingered enough."""
+        self.deadline_s = NEVER
+        if self._state is _State.BODY or (self._state is _State.HEAD and self._head_bytes):
+            self._refuse(RequestTimeoutError("the request did not come in time"))
+        elif self._state is not _State.RUNNING:
+            self._transport.abort()
+
+    def drain(self) -> None:
+        """Close now if nothing is being asked or answered."""
+        if self._state is _State.HEAD and not self._head_bytes:
+            self._transport.close()
+
+    def kill(self) -> None:
+        """Close at once, whatever is running."""
+        self._transport.abort()
+
+    def _detach(self) -> None:
+        self._state = _State.GONE
+        self.deadline_s = NEVER
+        self._door.deadlines.unwatch(self)
+        self._door.leave(self)
+        if self._half_closed is not None:
+            self._half_closed.cancel()
+
+    # -- bytes in -----------------------------------------------------------------------------------------------------
+
+    def _keep_ahead(self, data: bytes) -> None:
+        self._ahead += data
+        if len(self._ahead) > AHEAD_BYTES and not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _consume(self, data: bytes) -> None:
+        """Take in all bytes. A loop and no recursion: one segment may hold thousands of requests."""
+        self._consuming = True
+        try:
+            while data:
+                if self._state is _State.HEAD and self._writing_paused:
+                    # A client that asks and does not read would otherwise fill the memory with answers.
+                    self._keep_ahead(data)
+                    break
+                if self._state is _State.HEAD:
+                    data = self._take_head(data)
+                elif self._state is _State.BODY:
+                    data = self._take_body(data)
+                else:
+                    if self._state is _State.RUNNING:
+                        self._keep_ahead(data)
+                    break
+        except WarmrouteError as error:
+            self._refuse(error)
+        finally:
+            self._consuming = False
+
+    def _take_head(self, data: bytes) -> bytes:
+        """Feed the head as far as it goes; return the bytes after it."""
+        head = self._head
+        if head is None:
+            head = self._head = RequestHead()
+        tail = self._head_tail
+        end = (tail + data).find(_HEAD_END) if tail else data.find(_HEAD_END)
+        taken = data if end < 0 else data[: end + 4 - len(tail)]
+        self._head_bytes += len(taken)
+        if self._head_bytes > self._door.limits.header_bytes:
+            limit = self._door.limits.header_bytes
+            raise HeadersTooLargeError(f"the request line and headers are over {limit} bytes (`limits.header_bytes`)")
+        head.feed(taken)
+        rest = data[len(taken) :]
+        if head.complete:
+            if end < 0:
+                raise MalformedRequestError("malformed HTTP request: the head does not end with an empty line")
+            return self._head_completed(head, rest)
+        if not head.begun:
+            # RFC 9112, 2.2: empty lines before a request line are ignored.
+            self._head_bytes = 0
+            self._head_tail = b""
+        elif end >= 0:
+            raise MalformedRequestError("malformed HTTP request")
+        else:
+            self._head_tail = (tail + taken)[-3:]
+        return rest
+
+    def _head_completed(self, head: RequestHead, rest: bytes) -> bytes:
+        door = self._door
+        self._head = None
+        self._head_bytes = 0
+        self._head_tail = b""
+        self._keep_alive = head.keep_alive
+        raw_path, query = split_target(head.target)
+        if door.admin_handoff is not None and is_admin(raw_path):
+            self._hand_over(head, rest)
+            return b""
+        path = door.paths.match(raw_path)
+        self._request = Request(
+            request_id=head.request_id or door.new_request_id(),
+            method=head.method,
+            target=head.target,
+            path=path or raw_path.decode("latin-1"),
+            query=query,
+            headers=head.headers,
+            version=head.version,
+            client=self._client,
+            arrived_s=self._arrived_s,
+            framed=head.chunked or head.content_length is not None,
+            dropped=head.dropped,
+            explain=head.explain,
+        )
+        length = head.content_length or 0
+        if path is None:
+            self._refusal = PathNotFoundError("this path is not served; see `paths` in the router's configuration")
+            if head.chunked or head.expects_continue or length > DISCARD_BYTES:
+                raise self._refusal
+        if not head.chunked and not length:
+            self._request_completed(b"")
+            return rest
+        wanted = None if head.chunked else length
+        self._body = IncomingBody(wanted, door.limits.body_bytes, door.budget, stored=path is not None)
+        self._state = _State.BODY
+        if head.expects_continue:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return rest
+
+    def _take_body(self, data: bytes) -> bytes:
+        """Feed the body; return the bytes after it."""
+        body = self._body
+        assert body is not None  # noqa: S101 - for the type alone: set when the head was completed
+        rest = data[body.feed(data) :]
+        if body.done:
+            self._request_completed(body.take_content())
+        return rest
+
+    def _request_completed(self, content: bytes) -> None:
+        request, self._request = self._request, None
+        assert request is not None  # noqa: S101 - for the type alone: set when the head was completed
+        request.body = content
+        self._state = _State.RUNNING
+        self.deadline_s = NEVER
+        exchange = self._exchange = Http1Exchange(request, self._transport, self)
+        refusal, self._refusal = self._refusal, None
+        if refusal is None:
+            self._door.serve(exchange)
+        else:
+            self._door.refuse(exchange, refusal)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def keeps_alive(self) -> bool:
+        """Whether this connection may serve another request after this one."""
+        return self._keep_alive and not self._door.draining and (self._half_closed is None or bool(self._ahead))
+
+    def body_released(self) -> None:
+        """Give back what the request's body holds of the budget."""
+        body, self._body = self._body, None
+        if body is not None:
+            body.release()
+
+    def exchange_ended(self, *, keep: bool) -> None:
+        """The answer was written as a whole."""
+        was_running = self._state is _State.RUNNING
+        self._exchange = None
+        self.body_released()
+        if self._state is _State.GONE:
+            return
+        if self._half_closed is not None:
+            self._half_closed.exchange_ended()
+        if not keep or self._door.closing:
+            if was_running and not self._ahead:
+                self._transport.close()
+                self._await_close()
+            else:
+                self._linger()
+            return
+        self._state = _State.HEAD
+        self.deadline_s = time.monotonic() + self._door.timeouts.keepalive_s
+        if not self._consuming:
+            self._take_up_ahead()
+
+    def _take_up_ahead(self) -> None:
+        """Go on with what came while a request was answered."""
+        if self._writing_paused:
+            return
+        if self._reading_paused:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        if self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            self._arrived_s = time.monotonic()
+            self._consume(ahead)
+        if self._half_closed is not None and self._state in (_State.HEAD, _State.BODY):
+            self._transport.close()
+            self._await_close()
+
+    def _await_close(self) -> None:
+        """The transport closes once all is written: bound how long a client that reads nothing can hold it open."""
+        self._state = _State.LINGER
+        self.deadline_s = self._linger_until_s = time.monotonic() + LINGER_S
+
+    def exchange_aborted(self) -> None:
+        """The answer was cut, and the connection is closing."""
+        self._exchange = None
+        self.body_released()
+        if self._state is not _State.GONE:
+            self._await_close()
+
+    def _refuse(self, error: WarmrouteError) -> None:
+        """Answer for the last time on this connection."""
+        self._keep_alive = False
+        request, self._request = self._request, None
+        if request is None:
+            arrived_s = self._arrived_s
+            request = Request(self._door.new_request_id(), "", b"", "", b"", [], "1.1", self._client, arrived_s)
+        self.body_released()
+        exchange = self._exchange = Http1Exchange(request, self._transport, self)
+        self._door.refuse(exchange, error)
+
+    def _linger(self) -> None:
+        now_s = time.monotonic()
+        self._state = _State.LINGER
+        self._ahead = b""
+        self._linger_until_s = now_s + LINGER_S
+        self.deadline_s = now_s + LINGER_QUIET_S
+        if self._reading_paused:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        if self._half_closed is None and self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _hand_over(self, head: RequestHead, rest: bytes) -> None:
+        """Give the connection to admin for one request.
+
+        For one alone: the client's next request on it may be for an engine. So it is told to close, and clients that
+        keep connections open a new one.
+        """
+        handoff = self._door.admin_handoff
+        assert handoff is not None  # noqa: S101 - for the type alone: the caller looked
+        self._detach()
+        lines = [b"%s %s HTTP/%s" % (head.method.encode("ascii"), head.target, head.version.encode("ascii"))]
+        lines += [name + b": " + value for name, value in head.headers if name.lower() != b"connection"]
+        handoff(self._transport, b"\r\n".join((*lines, b"connection: close", b"", rest)))

@@ -1,0 +1,146 @@
+"""The data plane as a whole: it listens, sends requests where they belong, and drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+
+from router.config import RouterConfig, split_address
+from router.errors import MethodNotAllowedError, WarmrouteError
+from router.proxy.client_connection import ClientConnection
+from router.proxy.deadlines import Deadlines
+from router.proxy.door import AdminHandoff, ByteBudget, Door
+from router.proxy.exchange import Exchange
+from router.proxy.forward import Forwarder, RequestIds
+from router.proxy.models import models_json
+from router.proxy.paths import AllowedPaths
+from router.proxy.pool import EnginePool
+from router.proxy.replies import facts_of, own_outcome, refuse, reply_json
+from router.proxy.seams import Health, Places, Reader, Records
+
+MODELS_PATH = "/v1/models"
+BACKLOG = 4_096
+"""Connections that the kernel accepts ahead of us; it takes no more than net.core.somaxconn."""
+
+
+class DataPlane:
+    """Serves clients.
+
+    Args:
+        config: The whole configuration; `listen`, `limits`, `timeouts`, `retry` and `paths` are used.
+        admin_handoff: Takes over connections that ask for health, metrics or admin; None when those have a port of
+            their own, and then these paths are 404 here.
+        loop: The loop to serve on; the running one if left out.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        reader: Reader,
+        placer: Places,
+        fleet: Health,
+        recorder: Records,
+        admin_handoff: AdminHandoff | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._recorder = recorder
+        self._loop = loop or asyncio.get_running_loop()
+        self._started_unix_s = int(time.time())
+        self._server: asyncio.Server | None = None
+        self.deadlines = Deadlines(self._loop)
+        timeouts = config.timeouts
+        self.pool = EnginePool(
+            self._loop, self.deadlines, idle_s=timeouts.upstream_idle_s, connect_s=timeouts.connect_s
+        )
+        self.forwarder = Forwarder(
+            loop=self._loop,
+            limits=config.limits,
+            retry=config.retry,
+            timeouts=timeouts,
+            reader=reader,
+            placer=placer,
+            fleet=fleet,
+            recorder=recorder,
+            pool=self.pool,
+            deadlines=self.deadlines,
+        )
+        self.door = Door(
+            loop=self._loop,
+            limits=config.limits,
+            timeouts=timeouts,
+            paths=AllowedPaths(config.paths),
+            deadlines=self.deadlines,
+            serve=self._serve,
+            refuse=self._refuse,
+            new_request_id=RequestIds(os.urandom(8).hex()),
+            budget=ByteBudget(config.limits.buffered_bytes),
+            admin_handoff=admin_handoff,
+        )
+
+    async def start(self) -> list[str]:
+        """Listen; return the bound addresses as URLs.
+
+        Raises:
+            OSError: The address can't be listened on.
+        """
+        host, port = split_address(self._config.listen)
+        self._server = await self._loop.create_server(lambda: ClientConnection(self.door), host, port, backlog=BACKLOG)
+        urls = []
+        for listening in self._server.sockets:
+            name = listening.getsockname()
+            urls.append(f"http://[{name[0]}]:{name[1]}" if ":" in name[0] else f"http://{name[0]}:{name[1]}")
+        return urls
+
+    def announce_drain(self) -> None:
+        """Go on serving, but end each connection with its next answer, so that clients go elsewhere."""
+        self.door.draining = True
+
+    async def drain(self, timeout_s: float) -> None:
+        """Stop listening, let what runs finish for up to `timeout_s`, then cut it."""
+        self.announce_drain()
+        self.door.closing = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.door.connections):
+            connection.drain()
+        if self.door.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.door.emptied.wait(), timeout_s)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close everything at once."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self.door.connections):
+            connection.kill()
+        if self.door.connections:
+            await self.door.emptied.wait()
+        self.pool.close()
+        self.forwarder.close()
+        self.deadlines.close()
+
+    def _serve(self, exchange: Exchange) -> None:
+        if exchange.request.path == MODELS_PATH:
+            self._serve_models(exchange)
+        else:
+            self.forwarder.forward(exchange)
+
+    def _serve_models(self, exchange: Exchange) -> None:
+        if exchange.request.method not in ("GET", "HEAD"):
+            allow = [(b"allow", b"GET, HEAD")]
+            refuse(self._recorder, exchange, MethodNotAllowedError(f"{MODELS_PATH} is read with GET"), allow)
+            return
+        self._recorder.accepted()
+        body = models_json(self._fleet.replicas.values(), self._started_unix_s)
+        facts, outcome = facts_of(exchange), own_outcome(exchange, 200, None)
+        reply_json(exchange, 200, body)
+        self._recorder.finished(None, outcome, facts)
+
+    def _refuse(self, exchange: Exchange, error: WarmrouteError) -> None:
+        refuse(self._recorder, exchange, error)

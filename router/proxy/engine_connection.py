@@ -1,0 +1,338 @@
+"""One connection to an engine: a request out, its answer in, and so on.
+
+llhttp reads the answer's head, and follows the chunked coding to know where it ends. The body's bytes go to the sink as
+they were received: nothing is decoded, joined or delayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, cast
+
+import httptools
+
+from router.proxy.exchange import Framing, Headers
+
+HEAD_BYTES = 256 * 1_024
+"""Longest head of an answer."""
+_HEAD_END = b"\r\n\r\n"
+
+
+class Failure(Enum):
+    """How an answer fails."""
+
+    NOTHING_RECEIVED = "nothing received"
+    """Closed before a byte of it came."""
+    BROKEN = "broken"
+    """Closed within its head, or not HTTP."""
+    CUT = "cut"
+    """Its head was good; its body broke off or its framing did."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """The head of an engine's answer; `headers` raw and in order."""
+
+    status: int
+    reason: bytes
+    headers: Headers
+    framing: Framing
+
+
+class AnswerSink(Protocol):
+    """Whoever takes an answer: `answer_started`, any number of `answer_bytes`, then `answer_ended`, or `answer_failed`
+    at any time. Nothing follows the last two."""
+
+    def answer_started(self, head: AnswerHead) -> None:
+        """The final head is there (1xx are passed over)."""
+
+    def answer_decoded(self, piece: bytes) -> None:
+        """A piece of a CHUNKED body without its coding; comes before the `answer_bytes` that hold it."""
+
+    def answer_bytes(self, data: bytes) -> None:
+        """Bytes of the body, as received, in the head's framing."""
+
+    def answer_ended(self) -> None:
+        """The answer is complete."""
+
+    def answer_failed(self, failure: Failure) -> None:
+        """It never will be."""
+
+
+class ConnectionOwner(Protocol):
+    """The pool."""
+
+    def connection_idle(self, connection: EngineConnection) -> None:
+        """It may serve another request."""
+
+    def connection_closed(self, connection: EngineConnection) -> None:
+        """It is gone."""
+
+
+class EngineConnection(asyncio.Protocol):
+    """Serves one request at a time.
+
+    Attributes:
+        served: Requests that were sent on it.
+        idle_until_s: Clock (monotonic) after which it must not be used again, while idle; the pool's.
+    """
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._connected: asyncio.Transport | None = None
+        self._sink: AnswerSink | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._bodiless = False
+        self._received = False
+        self._head: AnswerHead | None = None
+        self._head_begin = b""
+        self._headers: Headers = []
+        self._reason = b""
+        self._complete = False
+        self._trailing = False
+        self._left_bytes = 0
+        self._keep = False
+        self._paused = False
+        self.served = 0
+        self.idle_until_s = 0.0
+
+    # -- for the forwarder and the pool -------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be sent on it."""
+        return self._sink is None and self._connected is not None and not self._connected.is_closing()
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        assert self._connected is not None  # noqa: S101 - for the type alone: requests follow the connection
+        return self._connected
+
+    def send(self, sink: AnswerSink, head: bytes, body: bytes, *, bodiless: bool) -> None:
+        """Send a request; the answer goes to the sink.
+
+        Args:
+            bodiless: Whether the answer has no body whatever its headers say (HEAD).
+        """
+        self._sink = sink
+        self._bodiless = bodiless
+        self._received = False
+        self._head = None
+        self._head_begin = b""
+        self._complete = False
+        self.served += 1
+        if body:
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head)
+
+    def abort(self) -> None:
+        """Close at once; the sink hears nothing more. The engine sees it and stops its work."""
+        self._sink = None
+        if self._connected is not None:
+            self._connected.abort()
+
+    def pause_reading(self) -> None:
+        """Take in nothing: the client is slow."""
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    # -- asyncio ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        # uvloop's transports do not derive from asyncio's classes.
+        self._connected = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the answer."""
+        if self._sink is None:
+            # An engine that speaks unasked, or after its answer: nothing on this connection can be trusted.
+            self._transport.abort()
+            return
+        self._received = True
+        if self._head is not None:
+            self._take_body(data)
+        else:
+            self._take_heads(data)
+
+    def eof_received(self) -> bool:
+        """The engine has closed: the end of a body that has no other, else a failure (see `connection_lost`)."""
+        if self._sink is not None and self._head is not None and self._head.framing is Framing.PLAIN:
+            self._keep = False
+            self._finish(clean=False)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        if self._sink is not None:
+            if self._head is not None:
+                self._break(Failure.CUT)
+            else:
+                self._break(Failure.BROKEN if self._received else Failure.NOTHING_RECEIVED)
+        self._owner.connection_closed(self)
+
+    # -- llhttp's callbacks -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A message begins: a second one where one was asked for is rubbish."""
+        if self._complete and self._head is not None:
+            self._trailing = True
+        self._complete = False
+        self._headers = []
+        self._reason = b""
+
+    def on_status(self, reason: bytes) -> None:
+        """The reason phrase."""
+        self._reason = reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer, which passes with the body's bytes."""
+        if self._head is None:
+            self._headers.append((name, value.rstrip(b" \t")))
+
+    def on_body(self, piece: bytes) -> None:
+        """A decoded piece of a chunked body."""
+        if self._sink is not None:
+            self._sink.answer_decoded(piece)
+
+    def on_message_complete(self) -> None:
+        """The last chunk, or a head without a body."""
+        self._complete = True
+
+    # -- the answer ---------------------------------------------------------------------------------------------------
+
+    def _take_heads(self, data: bytes) -> None:
+        if self._head_begin:
+            data = self._head_begin + data
+            self._head_begin = b""
+        while self._head is None:
+            end = data.find(_HEAD_END)
+            if end < 0:
+                if len(data) > HEAD_BYTES:
+                    self._break(Failure.BROKEN)
+                else:
+                    self._head_begin = data
+                return
+            end += 4
+            if end > HEAD_BYTES or not self._take_head(data if end == len(data) else data[:end]):
+                self._break(Failure.BROKEN)
+                return
+            data = data[end:]
+        sink = self._sink
+        if sink is None:
+            return
+        sink.answer_started(self._head)
+        if self._sink is not sink:
+            return  # the sink aborted
+        if self._head.framing is Framing.NONE or (self._head.framing is Framing.LENGTH and not self._left_bytes):
+            self._finish(clean=not data)
+        elif data:
+            self._take_body(data)
+
+    def _take_head(self, data: bytes) -> bool:
+        """Read one whole head; False when it is none that can be used."""
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = httptools.HttpResponseParser(self)
+        try:
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            return False
+        status = parser.get_status_code()
+        if 100 <= status < 200:
+            return status != 101 and self._complete
+        framing = self._framing(status)
+        if framing is None:
+            return False
+        self._keep = parser.should_keep_alive()
+        self._head = AnswerHead(status, self._reason, self._headers, framing)
+        if framing is not Framing.CHUNKED and not self._complete:
+            # The rest is counted here, so llhttp stands within a body that it never sees.
+            self._parser = None
+        return True
+
+    def _framing(self, status: int) -> Framing | None:
+        length: int | None = None
+        chunked = False
+        for name, value in self._headers:
+            lower = name.lower()
+            if lower == b"content-length":
+                length = int(value)  # llhttp has refused all but one run of digits
+            elif lower == b"transfer-encoding":
+                if chunked or value.lower() != b"chunked":
+                    return None
+                chunked = True
+        if self._bodiless or status in (204, 304):
+            return Framing.NONE
+        if chunked:
+            return Framing.CHUNKED
+        if length is not None:
+            self._left_bytes = length
+            return Framing.LENGTH
+        return Framing.PLAIN
+
+    def _take_body(self, data: bytes) -> None:
+        head, sink = self._head, self._sink
+        assert head is not None and sink is not None  # noqa: S101, PT018 - for the types alone
+        if head.framing is Framing.CHUNKED:
+            self._take_chunked(data, sink)
+        elif head.framing is Framing.LENGTH:
+            left = self._left_bytes
+            if len(data) < left:
+                self._left_bytes = left - len(data)
+                sink.answer_bytes(data)
+            else:
+                sink.answer_bytes(data if len(data) == left else data[:left])
+                self._finish(clean=len(data) == left)
+        else:
+            sink.answer_bytes(data)
+
+    def _take_chunked(self, data: bytes, sink: AnswerSink) -> None:
+        parser = self._parser
+        assert parser is not None  # noqa: S101 - for the type alone: it is kept while chunks come
+        try:
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._trailing = True
+        if self._sink is not sink:
+            return  # the sink aborted while it was fed
+        if self._trailing:
+            # Bad chunks, or bytes after the last one: which of them are the answer's can't be told any more.
+            self._trailing = False
+            self._break(Failure.CUT)
+            return
+        sink.answer_bytes(data)
+        if self._complete:
+            self._finish(clean=True)
+
+    def _finish(self, *, clean: bool) -> None:
+        """The answer is complete: say so, and go back to the pool if this connection may serve again."""
+        sink, self._sink = self._sink, None
+        if sink is None:
+            return
+        if self._bodiless:
+            self._parser = None
+        keep = clean and self._keep and not self._transport.is_closing()
+        # An answer that came before the whole request was sent (a refusal): the rest of it would be taken for the next.
+        if keep and self._transport.get_write_buffer_size() == 0:
+            self.resume_reading()
+            self._owner.connection_idle(self)
+        else:
+            self._transport.abort()
+        sink.answer_ended()
+
+    def _break(self, failure: Failure) -> None:
+        sink, self._sink = self._sink, None
+        self._transport.abort()
+        if sink is not None:
+            sink.answer_failed(failure)

@@ -1,0 +1,121 @@
+"""The seam between the forwarder and whatever carries a client's request: one request and its answer.
+
+Nothing here knows sockets or a framework, so that the forwarder is tested without them and another carrier (HTTP/2, an
+in-process caller) needs no change behind the seam.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+Headers = list[tuple[bytes, bytes]]
+"""Header pairs as received: spelling, order and repeats kept, white space around the value gone."""
+
+
+class Framing(Enum):
+    """How the bytes of an answer's body are told apart from what follows."""
+
+    NONE = "none"
+    """There is no body: HEAD, 204, 304."""
+    LENGTH = "length"
+    """The headers hold Content-Length, and the bytes written are the body."""
+    CHUNKED = "chunked"
+    """The bytes written are in chunked coding already, its last chunk with them."""
+    PLAIN = "plain"
+    """The bytes written are the body; its end is known only when it comes. The carrier frames it."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A complete request.
+
+    Attributes:
+        request_id: The client's own when it is safe, else the router's.
+        method: As sent, upper case.
+        target: The raw request target.
+        path: Its path, normalised: an entry of the allow-list.
+        query: `?` and the raw query, or nothing.
+        headers: All headers, raw and in order.
+        version: `1.0` or `1.1`.
+        client: The client's address, `HOST:PORT`.
+        arrived_s: Clock (monotonic) when its first byte was read.
+        body: The body without its transfer coding; emptied by `release_body`.
+        framed: Whether the client sent a body at all (even an empty one).
+        dropped: Lower-case names of headers that were meant for this connection alone (named in Connection).
+        explain: Whether the client asked for the decision (`x-warmroute-explain: 1`).
+    """
+
+    request_id: str
+    method: str
+    target: bytes
+    path: str
+    query: bytes
+    headers: Headers
+    version: str
+    client: str
+    arrived_s: float
+    body: bytes = field(default=b"", repr=False)
+    framed: bool = False
+    dropped: frozenset[bytes] = frozenset()
+    explain: bool = False
+
+
+class ExchangeListener(Protocol):
+    """Whoever answers an exchange, told what happens to the client meanwhile."""
+
+    def client_left(self) -> None:
+        """The client reset the connection or can't be written to. Nothing may be sent any more."""
+
+    def writing_paused(self) -> None:
+        """The client reads more slowly than it is written to: write no more than what is at hand."""
+
+    def writing_resumed(self) -> None:
+        """The client has caught up."""
+
+
+class Exchange(ABC):
+    """One request, and the way to answer it: `start`, any number of `write`, then `end`; or `abort` at any time."""
+
+    __slots__ = ("listener", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.listener: ExchangeListener | None = None
+
+    @property
+    @abstractmethod
+    def takes_chunked(self) -> bool:
+        """Whether the client understands chunked coding; if not, a CHUNKED answer is to be sent as PLAIN."""
+
+    @abstractmethod
+    def start(self, status: int, reason: bytes, headers: Sequence[tuple[bytes, bytes]], framing: Framing) -> None:
+        """Send the answer's head. `headers` hold no hop-by-hop field; they hold Content-Length for LENGTH alone."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """Send bytes of the body at once. Never waits: see `ExchangeListener.writing_paused`."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """The answer is complete. The exchange must not be used after."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Cut the answer so that the client can tell that it is not complete. The exchange must not be used after."""
+
+    @abstractmethod
+    def release_body(self) -> None:
+        """The request's body is needed no more: its memory is free for others."""
+
+    def reply(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, reason: bytes = b"") -> None:
+        """Answer as a whole."""
+        bodiless = self.request.method == "HEAD" or status in (204, 304)
+        complete = [*headers] if status in (204, 304) else [*headers, (b"content-length", b"%d" % len(body))]
+        self.start(status, reason, complete, Framing.NONE if bodiless else Framing.LENGTH)
+        if body and not bodiless:
+            self.write(body)
+        self.end()

@@ -1,0 +1,381 @@
+"""One request on its way: read, place, send, stream, account. Callbacks all along: no task waits for it.
+
+What is tried again, and what is not:
+
+1. No connection to the replica: nothing was sent. Another replica is chosen, up to `retry.attempts` in all.
+2. A connection that had served before closed within `STALE_S` with nothing received: the engine had closed it when the
+   request left. Once, on a new connection to the same replica.
+3. Anything else may have been generated already, so it is not sent twice: 502, 504, or the engine's own answer.
+
+What counts against a replica (`Fleet.failed`): 1, an answer that breaks off, no answer in time, and the engine's own
+500, 502, 503 and 504. Any other answer, a 4xx too, counts for it. A client that leaves counts neither way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from router.errors import ConnectError, NoReplicaError, UpstreamBrokenError, UpstreamTimeoutError, WarmrouteError
+from router.placement import Placement
+from router.proxy.deadlines import NEVER
+from router.proxy.engine_connection import AnswerHead, EngineConnection, Failure
+from router.proxy.exchange import Exchange, Framing, Headers
+from router.proxy.hop_by_hop import client_headers, engine_head, safe_value
+from router.proxy.pool import Connecting
+from router.proxy.replies import facts_of, reply_error
+from router.proxy.usage import UsageTap
+from router.request.prompt import Prompt
+from router.scheduling.decision import Outcome
+
+if TYPE_CHECKING:
+    from router.proxy.forward import Forwarder
+
+STALE_S = 1.0
+"""A close that comes later than this after the request was sent is not taken for an old connection's: by then the
+engine may have been at work on it."""
+FAILURE_STATUSES = frozenset((500, 502, 503, 504))
+
+_log = logging.getLogger(__name__)
+
+
+class Forwarding:
+    """See the module. It is the exchange's listener, the engine connection's sink, and has the request's deadline."""
+
+    __slots__ = (
+        "_answered",
+        "_chunked",
+        "_closed",
+        "_connecting",
+        "_connection",
+        "_decoding",
+        "_exchange",
+        "_fleet",
+        "_forwarder",
+        "_placement",
+        "_prompt",
+        "_sent_s",
+        "_stale_tried",
+        "_started_s",
+        "_status",
+        "_tap",
+        "_total_deadline_s",
+        "_tried",
+        "_ttft_s",
+        "deadline_s",
+    )
+
+    def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
+        self._forwarder = forwarder
+        self._exchange = exchange
+        self._fleet = forwarder.fleet
+        self._started_s = exchange.request.arrived_s
+        self._total_deadline_s = self._started_s + forwarder.timeouts.total_s
+        self._prompt: Prompt | None = None
+        self._placement: Placement | None = None
+        self._connecting: Connecting | None = None
+        self._connection: EngineConnection | None = None
+        self._tried: list[str] = []
+        self._stale_tried = False
+        self._sent_s = 0.0
+        self._status: int | None = None
+        self._answered = False
+        self._chunked = False
+        self._decoding = False
+        self._closed = False
+        self._tap: UsageTap | None = None
+        self._ttft_s: float | None = None
+        self.deadline_s = NEVER
+
+    def begin(self) -> None:
+        """Read the prompt, here or in a thread."""
+        forwarder, request = self._forwarder, self._exchange.request
+        forwarder.recorder.accepted()
+        self._exchange.listener = self
+        self.deadline_s = self._total_deadline_s
+        forwarder.running.add(self)
+        forwarder.deadlines.watch(self)
+        if len(request.body) <= forwarder.inline_body_bytes:
+            try:
+                prompt, seconds = self._read(request.path, request.body)
+            except Exception:
+                self._fail_inside("reading the prompt")
+                return
+            self._prompt_read(prompt, seconds)
+        else:
+            reading = forwarder.loop.run_in_executor(forwarder.threads, self._read, request.path, request.body)
+            reading.add_done_callback(self._read_in_thread)
+
+    def _read(self, path: str, body: bytes) -> tuple[Prompt, float]:
+        begun_s = time.perf_counter()
+        return self._forwarder.reader.read(path, body), time.perf_counter() - begun_s
+
+    def _read_in_thread(self, reading: asyncio.Future[tuple[Prompt, float]]) -> None:
+        if reading.cancelled():
+            self._fail_inside("reading the prompt")
+            return
+        error = reading.exception()
+        if self._closed:
+            return
+        if error is not None:
+            self._fail_inside("reading the prompt", error)
+            return
+        self._prompt_read(*reading.result())
+
+    def _prompt_read(self, prompt: Prompt, seconds: float) -> None:
+        self._prompt = prompt
+        self._forwarder.recorder.prompt_read(seconds, prompt.reason)
+        self._place()
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        forwarder, prompt = self._forwarder, self._prompt
+        assert prompt is not None  # noqa: S101 - for the type alone: it was just read
+        begun_s = time.perf_counter()
+        try:
+            placement = forwarder.placer.place(prompt, self._exchange.request.request_id, time.monotonic(), self._tried)
+        except NoReplicaError as error:
+            self._refuse(self._not_connected() if self._tried else error)
+            return
+        except WarmrouteError as error:
+            self._refuse(error)
+            return
+        except Exception:
+            self._fail_inside("placing")
+            return
+        self._placement = placement
+        forwarder.recorder.placed(placement.decision, time.perf_counter() - begun_s)
+        replica = placement.replica
+        connection = forwarder.pool.take((replica.host, replica.port))
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._connect()
+
+    def _connect(self) -> None:
+        placement = self._placement
+        assert placement is not None  # noqa: S101 - for the type alone: it was just placed
+        address = (placement.replica.host, placement.replica.port)
+        self._connecting = self._forwarder.pool.connect(address, self._send, self._connect_failed)
+
+    def _connect_failed(self, error: OSError) -> None:
+        self._connecting = None
+        placement = self._placement
+        assert placement is not None  # noqa: S101 - for the type alone: it was being connected to
+        replica_id = placement.replica.replica_id
+        self._count_failure()
+        self._finish_placement(self._outcome(None, ConnectError.code))
+        self._tried.append(replica_id)
+        if len(self._tried) >= self._forwarder.attempts:
+            self._refuse(self._not_connected())
+            return
+        self._forwarder.recorder.retried(ConnectError.code)
+        self._place()
+
+    def _not_connected(self) -> ConnectError:
+        return ConnectError(f"no connection to any of {len(self._tried)} replicas tried; nothing was generated")
+
+    def _send(self, connection: EngineConnection) -> None:
+        self._connecting = None
+        placement, request = self._placement, self._exchange.request
+        assert placement is not None  # noqa: S101 - for the type alone: it was placed before
+        replica = placement.replica
+        rank = placement.unit.rank if len(replica.units) > 1 else None
+        self._connection = connection
+        self._sent_s = time.monotonic()
+        self.deadline_s = min(self._total_deadline_s, self._sent_s + self._forwarder.timeouts.first_byte_s)
+        authority = replica.url.removeprefix("http://").encode("ascii", "replace")
+        head = engine_head(request, authority, rank)
+        connection.send(self, head, request.body, bodiless=request.method == "HEAD")
+
+    # -- AnswerSink ---------------------------------------------------------------------------------------------------
+
+    def answer_started(self, head: AnswerHead) -> None:
+        """The engine answers: pass its head on, and look for token counts in what follows."""
+        exchange, placement = self._exchange, self._placement
+        assert placement is not None  # noqa: S101 - for the type alone: it was sent
+        self._answered = True
+        self._status = head.status
+        self.deadline_s = self._total_deadline_s
+        if head.status in FAILURE_STATUSES:
+            self._count_failure()
+        else:
+            self._fleet.succeeded(placement.replica.replica_id)
+        framing = head.framing
+        self._chunked = framing is Framing.CHUNKED
+        if self._chunked and not exchange.takes_chunked:
+            framing = Framing.PLAIN
+            self._decoding = True
+        keep_length = framing is Framing.LENGTH or framing is Framing.NONE
+        headers = client_headers(head.headers, keep_length=keep_length)
+        if 200 <= head.status < 300 and _is_readable(head.headers):
+            self._tap = UsageTap()
+        self._add_own(headers, placement)
+        exchange.start(head.status, head.reason, headers, framing)
+        exchange.release_body()
+
+    def _add_own(self, headers: Headers, placement: Placement) -> None:
+        request, decision = self._exchange.request, placement.decision
+        headers += (
+            (b"x-request-id", request.request_id.encode("ascii")),
+            (b"x-warmroute-replica", safe_value(placement.replica.replica_id)),
+            (b"x-warmroute-matched-tokens", b"%d" % decision.matched_tokens),
+        )
+        if request.explain:
+            headers.append((b"x-warmroute-explain", safe_value(decision.compact())))
+
+    def answer_decoded(self, piece: bytes) -> None:
+        """A piece of a chunked body."""
+        if self._tap is not None:
+            self._tap.feed(piece)
+        if self._decoding:
+            self._first_byte()
+            self._exchange.write(piece)
+
+    def answer_bytes(self, data: bytes) -> None:
+        """Bytes of the body: on to the client at once."""
+        if self._ttft_s is None:
+            self._first_byte()
+        if not self._decoding:
+            self._exchange.write(data)
+            if self._tap is not None and not self._chunked:
+                self._tap.feed(data)
+
+    def _first_byte(self) -> None:
+        if self._ttft_s is not None:
+            return
+        now_s = time.monotonic()
+        self._ttft_s = now_s - self._started_s
+        prompt, placement = self._prompt, self._placement
+        # Only a stream's first byte is its first token; a whole answer's says nothing of when its prompt was computed.
+        if prompt is not None and prompt.stream and placement is not None and self._status == 200:
+            self._forwarder.placer.first_token(placement, now_s)
+
+    def answer_ended(self) -> None:
+        """The engine's answer is complete."""
+        self._connection = None
+        try:
+            self._close(self._outcome(self._status, None))
+        finally:
+            self._exchange.end()
+
+    def answer_failed(self, failure: Failure) -> None:
+        """The connection closed, or spoke nonsense."""
+        connection, self._connection = self._connection, None
+        if self._answered:
+            self._count_failure()
+            self._close(self._outcome(self._status, UpstreamBrokenError.code))
+            self._exchange.abort()
+            return
+        stale = failure is Failure.NOTHING_RECEIVED and connection is not None and connection.served > 1
+        if stale and not self._stale_tried and time.monotonic() - self._sent_s < STALE_S:
+            self._stale_tried = True
+            self._forwarder.recorder.retried("stale_connection")
+            self._connect()
+            return
+        self._count_failure()
+        self._refuse(UpstreamBrokenError("the replica closed the connection before it answered; it may have begun to"))
+
+    # -- ExchangeListener and deadline --------------------------------------------------------------------------------
+
+    def client_left(self) -> None:
+        """The client is gone: stop the engine's work."""
+        self._drop_upstream()
+        self._close(self._outcome(self._status, None, aborted=True))
+
+    def writing_paused(self) -> None:
+        """The client is slow: let the engine's bytes wait in the kernel, and so the engine."""
+        if self._connection is not None:
+            self._connection.pause_reading()
+
+    def writing_resumed(self) -> None:
+        """Go on."""
+        if self._connection is not None:
+            self._connection.resume_reading()
+
+    def expire(self, now_s: float) -> None:
+        """The answer did not begin in time, or did not end."""
+        self.deadline_s = NEVER
+        total = now_s >= self._total_deadline_s
+        if self._connection is not None and not (total and self._answered):
+            self._count_failure()
+        self._drop_upstream()
+        if self._answered:
+            self._close(self._outcome(self._status, UpstreamTimeoutError.code))
+            self._exchange.abort()
+        else:
+            self._refuse(UpstreamTimeoutError("the replica did not answer in time"))
+
+    def _drop_upstream(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _count_failure(self) -> None:
+        placement = self._placement
+        if placement is not None and self._fleet.failed(placement.replica.replica_id, time.monotonic()):
+            self._forwarder.recorder.ejected()
+
+    def _fail_inside(self, doing: str, error: BaseException | None = None) -> None:
+        _log.error("internal error while %s", doing, exc_info=error or True)
+        self._refuse(WarmrouteError("internal error; the router's log has it"))
+
+    def _refuse(self, error: WarmrouteError) -> None:
+        """No engine answers this: an error of the router's own does."""
+        if self._closed:
+            return
+        self._finish_placement(self._outcome(None, error.code))
+        self._close(self._outcome(error.http_status, error.code))
+        reply_error(self._exchange, error)
+
+    def _outcome(self, status: int | None, error: str | None, *, aborted: bool = False) -> Outcome:
+        tap = self._tap
+        return Outcome(
+            status=status,
+            error=error,
+            prompt_tokens=tap.prompt_tokens if tap is not None else None,
+            cached_tokens=tap.cached_tokens if tap is not None else None,
+            completion_tokens=tap.completion_tokens if tap is not None else None,
+            ttft_s=self._ttft_s,
+            total_s=time.monotonic() - self._started_s,
+            aborted=aborted,
+        )
+
+    def _finish_placement(self, outcome: Outcome) -> None:
+        placement, self._placement = self._placement, None
+        if placement is not None:
+            self._forwarder.placer.finish(placement, time.monotonic(), outcome)
+
+    def _close(self, outcome: Outcome) -> None:
+        """Account for the request, once, however it ended."""
+        if self._closed:
+            return
+        self._closed = True
+        self.deadline_s = NEVER
+        forwarder, prompt, placement = self._forwarder, self._prompt, self._placement
+        forwarder.deadlines.unwatch(self)
+        forwarder.running.discard(self)
+        self._finish_placement(outcome)
+        stream = prompt is not None and prompt.stream
+        facts = facts_of(self._exchange, prompt.model if prompt is not None else None, stream=stream)
+        forwarder.recorder.finished(placement, outcome, facts)
+
+
+def _is_readable(headers: Headers) -> bool:
+    """Whether a body may hold token counts as text."""
+    readable = False
+    for name, value in headers:
+        lower = name.lower()
+        if lower == b"content-type":
+            readable = value.startswith((b"application/json", b"text/event-stream"))
+        elif lower == b"content-encoding" and value.lower() != b"identity":
+            return False
+    return readable

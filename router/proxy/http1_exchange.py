@@ -1,0 +1,126 @@
+"""The Exchange of a client's HTTP/1.x connection: how an answer is framed on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Protocol
+
+from router.proxy.exchange import Exchange, Framing, Request
+
+_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class ExchangeOwner(Protocol):
+    """The connection that carries an exchange."""
+
+    def exchange_ended(self, *, keep: bool) -> None:
+        """Its answer was written as a whole; `keep` tells whether the connection may serve another request."""
+
+    def exchange_aborted(self) -> None:
+        """Its answer was cut: the connection is closing."""
+
+    def body_released(self) -> None:
+        """The request's body is needed no more."""
+
+    def keeps_alive(self) -> bool:
+        """Whether this connection may serve another request after this one."""
+
+
+class Http1Exchange(Exchange):
+    """One request of a connection and its answer.
+
+    Attributes:
+        started: Whether the head was sent.
+        framing: How the body is framed, once started.
+    """
+
+    __slots__ = ("_done", "_keep", "_owner", "_transport", "framing", "started")
+
+    def __init__(self, request: Request, transport: asyncio.Transport, owner: ExchangeOwner) -> None:
+        super().__init__(request)
+        self._transport = transport
+        self._owner = owner
+        self._keep = False
+        self._done = False
+        self.started = False
+        self.framing = Framing.NONE
+
+    @property
+    def takes_chunked(self) -> bool:
+        """HTTP/1.0 knows no chunked coding."""
+        return self.request.version == "1.1"
+
+    def start(self, status: int, reason: bytes, headers: Sequence[tuple[bytes, bytes]], framing: Framing) -> None:
+        """Send the head."""
+        if self._done:
+            return
+        self.started = True
+        self.framing = framing
+        version = self.request.version
+        # Without chunked coding the end of the connection is the end of a body of unknown length.
+        self._keep = self._owner.keeps_alive() and (framing is not Framing.PLAIN or version == "1.1")
+        parts = [b"HTTP/1.1 %d " % status, reason or _REASONS.get(status, b""), b"\r\n"]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+        if framing is Framing.CHUNKED or (framing is Framing.PLAIN and version == "1.1"):
+            parts.append(b"transfer-encoding: chunked\r\n")
+        if not self._keep:
+            parts.append(b"connection: close\r\n")
+        elif version == "1.0":
+            parts.append(b"connection: keep-alive\r\n")
+        parts.append(b"\r\n")
+        self._transport.write(b"".join(parts))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of the body."""
+        if self._done or not data:
+            return
+        if self.framing is Framing.PLAIN and self.request.version == "1.1":
+            self._transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+        else:
+            self._transport.write(data)
+
+    def end(self) -> None:
+        """The answer is complete."""
+        if self._done:
+            return
+        self._done = True
+        if self.framing is Framing.PLAIN and self.request.version == "1.1":
+            self._transport.write(b"0\r\n\r\n")
+        self._owner.exchange_ended(keep=self._keep)
+
+    def abort(self) -> None:
+        """Cut the answer.
+
+        A plain close tells the client: a length or a last chunk is missing. Where the end of the connection is the end
+        of the body, only a reset does.
+        """
+        if self._done:
+            return
+        self._done = True
+        if self.started and self.framing is Framing.PLAIN and self.request.version == "1.0":
+            connected = self._transport.get_extra_info("socket")
+            if connected is not None:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            self._transport.abort()
+        else:
+            self._transport.close()
+        self._owner.exchange_aborted()
+
+    def release_body(self) -> None:
+        """Give the body's memory back."""
+        self.request.body = b""
+        self._owner.body_released()
+
+    def client_gone(self) -> None:
+        """The connection is lost: nothing is written any more, and whoever answers is told."""
+        if self._done:
+            return
+        self._done = True
+        if self.listener is not None:
+            self.listener.client_left()

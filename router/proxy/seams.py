@@ -1,0 +1,71 @@
+"""What the data plane needs of the core: narrow Protocols, held against the real classes by a typing test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from router.fleet.replica import Replica
+from router.placement import Placement
+from router.request.prompt import Prompt
+from router.scheduling.decision import Decision, Outcome
+from router.telemetry.recorder import RequestFacts
+
+Clock = Callable[[], float]
+"""Monotonic seconds."""
+
+
+class Reader(Protocol):
+    """Understands bodies. Thread-safe; never raises for a client's body."""
+
+    def read(self, path: str, body: bytes) -> Prompt:
+        """Return what the body says."""
+
+
+class Places(Protocol):
+    """Chooses replicas and keeps count of what runs there."""
+
+    def place(self, prompt: Prompt, request_id: str, now_s: float, excluded: Collection[str] = ()) -> Placement:
+        """Choose and reserve; raises ModelNotFoundError or NoReplicaError."""
+
+    def first_token(self, placement: Placement, now_s: float) -> None:
+        """The answer began."""
+
+    def finish(self, placement: Placement, now_s: float, outcome: Outcome) -> None:
+        """The request ended there."""
+
+
+class Health(Protocol):
+    """Takes note of how replicas answer, and knows what they serve."""
+
+    @property
+    def replicas(self) -> Mapping[str, Replica]:
+        """All replicas by id."""
+
+    def failed(self, replica_id: str, now_s: float) -> bool:
+        """Not connected, broken off, timed out, 5xx; tells whether this ejected it."""
+
+    def succeeded(self, replica_id: str) -> None:
+        """A good answer."""
+
+
+class Records(Protocol):
+    """Metrics, decisions, access log."""
+
+    def accepted(self) -> None:
+        """A request came in; `finished` follows exactly once."""
+
+    def prompt_read(self, seconds: float, reason: str | None) -> None:
+        """It was read, or not understood."""
+
+    def placed(self, decision: Decision, seconds: float) -> None:
+        """A replica was chosen."""
+
+    def retried(self, reason: str) -> None:
+        """Another attempt is made."""
+
+    def ejected(self) -> None:
+        """A replica was ejected."""
+
+    def finished(self, placement: Placement | None, outcome: Outcome, facts: RequestFacts) -> None:
+        """It ended."""

@@ -1,0 +1,105 @@
+"""Token counts out of passing answers: a tap that reads along and changes nothing.
+
+It looks for the last JSON object under a key `usage`, in a JSON answer or in the events of a stream, split anywhere.
+Inside a JSON string the key's quotes are escaped, so text can't be taken for it. At most `OBJECT_BYTES` are held.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+OBJECT_BYTES = 4_096
+"""A usage object that is longer is not looked at."""
+
+_KEY = b'"usage"'
+_OPENING = re.compile(rb"[ \t\r\n]*(:[ \t\r\n]*)?")
+_BRACE = re.compile(rb"[{}]")
+_SPACE_BYTES = 64
+
+
+class UsageTap:
+    """Feed it the body's bytes; read the counts at the end.
+
+    Attributes:
+        prompt_tokens: As the engine counted; None when it did not say.
+        completion_tokens: Likewise.
+        cached_tokens: Prompt tokens that came from its prefix cache; None when it does not tell.
+    """
+
+    __slots__ = ("_held", "cached_tokens", "completion_tokens", "prompt_tokens")
+
+    def __init__(self) -> None:
+        self.prompt_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self._held = b""
+
+    def feed(self, data: bytes) -> None:
+        """Look at the next bytes of the body."""
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        elif _KEY not in data:
+            self._hold_beginning(data)
+            return
+        self._scan(data)
+
+    def _hold_beginning(self, data: bytes) -> None:
+        """Keep the beginning of a key that the next bytes may complete."""
+        quote = data.find(b'"', max(0, len(data) - len(_KEY) + 1))
+        while quote >= 0:
+            if _KEY.startswith(data[quote:]):
+                self._held = data[quote:]
+                return
+            quote = data.find(b'"', quote + 1)
+
+    def _scan(self, data: bytes) -> None:
+        at = data.find(_KEY)
+        while at >= 0:
+            opening = _OPENING.match(data, at + len(_KEY))
+            start = opening.end() if opening is not None else len(data)
+            if start == len(data):
+                if start - at <= _SPACE_BYTES:
+                    self._held = data[at:]
+                    return
+            elif opening is not None and opening[1] is not None and data[start] == 0x7B:
+                end = _closing(data, start)
+                if end > 0:
+                    self._take(data[start:end])
+                    start = end
+                elif len(data) - at <= OBJECT_BYTES:
+                    self._held = data[at:]
+                    return
+            at = data.find(_KEY, start)
+        self._hold_beginning(data)
+
+    def _take(self, text: bytes) -> None:
+        try:
+            usage = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return
+        self.prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
+        self.completion_tokens = _count(usage, "completion_tokens", "output_tokens")
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        self.cached_tokens = _count(details, "cached_tokens") if isinstance(details, dict) else None
+
+
+def _closing(data: bytes, start: int) -> int:
+    """Return the position after the brace that closes the one at `start`; 0 when it is not there yet."""
+    depth = 0
+    for brace in _BRACE.finditer(data, start, start + OBJECT_BYTES):
+        depth += 1 if brace[0] == b"{" else -1
+        if depth == 0:
+            return brace.end()
+    return 0
+
+
+def _count(usage: dict[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = usage.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
