@@ -142,6 +142,7 @@ class RankAgent:
 
     async def stop(self, timeout_s: float) -> None:
         """End all tasks and take the lease away."""
+        self.sink.end()
         tasks = [*self._tasks, *([self._probe_task] if self._probe_task else [])]
         for task in tasks:
             task.cancel()

@@ -135,8 +135,8 @@ class UnitReader:
             if verdict is ReplayVerdict.IMPOSSIBLE:
                 log.warning("the engine's replay makes no sense", extra={"unit": unit.unit_id})
             if was_down and verdict in (None, ReplayVerdict.IMPOSSIBLE):
-                # Nobody can say whether this is still the cache that we know.
-                unit.forget()
+                # Nobody can say whether this is still the cache that we know. The next replay is asked from 0.
+                unit.detach()
                 self._hand_on([], received_s)
             return
 

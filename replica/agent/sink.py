@@ -78,6 +78,7 @@ class UnitSink:
         self._failures = 0
         self._said_s = -SAY_AGAIN_S
         self._fenced = False
+        self._ending = False
         self.ready = asyncio.Event()
         """Set once the first lease and snapshot are in Redis."""
 
@@ -128,9 +129,16 @@ class UnitSink:
         self._lease_due_s = 0.0
         self._wake.set()
 
+    def end(self) -> None:
+        """Let `run` end at the next occasion; cancel its task too, to end its waits.
+
+        Cancelling alone is not enough: redis-py (8.1) swallows a cancellation that arrives within a command.
+        """
+        self._ending = True
+
     async def run(self) -> None:
-        """Write until cancelled. Nothing that Redis does ends it."""
-        while True:
+        """Write until ended. Nothing that Redis does ends it."""
+        while not self._ending:
             await self._wait()
             try:
                 await self._step()
@@ -255,7 +263,7 @@ class UnitSink:
         self._fenced = True
         self._established = None
         self.begin_epoch()
-        while True:
+        while not self._ending:
             await asyncio.sleep(self._renew_s * 2)
             try:
                 if not await self._lane.taken():

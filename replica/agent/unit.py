@@ -113,6 +113,11 @@ class UnitState:
         self._sequencer.jump(sequence)
         self.forget()
 
+    def detach(self) -> None:
+        """Know neither what the unit holds nor where in the engine's batches we are: as before the first one."""
+        self._sequencer.restart()
+        self.forget()
+
     def forget(self) -> None:
         """What the unit holds is unknown since now."""
         self.tally.unknown += 1

@@ -1,0 +1,244 @@
+"""A publisher that speaks vLLM's frames, and a reader of what an agent left in Redis.
+
+The publisher is held against the recordings of the real engine in test_agent_publisher.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+import redis
+import zmq
+import zmq.asyncio
+
+from router.kv import wire
+from router.kv.keys import Keys
+from router.kv.wire import BlocksBatch
+
+Dump = set[tuple[int, int, int]]
+"""(hash, tier, group) of every live block."""
+
+
+class Publisher:
+    """One rank of an engine: a PUB socket, and a ROUTER that replays what a buffer still holds."""
+
+    def __init__(
+        self, context: zmq.asyncio.Context, buffer_steps: int = 10_000, topic: bytes = b"kv", rank: int = 0
+    ) -> None:
+        self._context = context
+        self.buffer_steps = buffer_steps
+        self.topic = topic
+        self.rank = rank
+        self.events_address = "tcp://127.0.0.1:*"
+        self.replay_address = "tcp://127.0.0.1:*"
+        self.replays: list[int] = []
+        self.replay_answer: Callable[[list[tuple[int, bytes]]], list[tuple[int, bytes]]] = lambda batches: batches
+        self.start()
+
+    def start(self) -> None:
+        """Begin a life: sequence 0 and an empty buffer, at the addresses of the life before."""
+        self.sequence = 0
+        self.buffer: list[tuple[int, bytes]] = []
+        self._pub = self._bound(zmq.PUB, self.events_address)
+        try:
+            self._router = self._bound(zmq.ROUTER, self.replay_address)
+        except zmq.ZMQError:
+            self._pub.close(linger=0)
+            raise
+        self.events_address = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.replay_address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._plain = zmq.Socket.shadow(self._pub.underlying)
+        self._task = asyncio.ensure_future(self._serve())
+
+    def _bound(self, kind: int, address: str) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        try:
+            socket.bind(address)
+        except zmq.ZMQError:
+            socket.close(linger=0)
+            raise
+        return socket
+
+    async def stop(self) -> None:
+        """Die: both sockets close."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._pub.close(linger=0)
+        self._router.close(linger=0)
+
+    async def restart(self) -> None:
+        """Die, and begin another life at the same addresses."""
+        await self.stop()
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    self.start()
+                    return
+                except zmq.ZMQError:  # ZMQ lets go of an address some time after the socket was closed
+                    await asyncio.sleep(0.01)
+
+    def publish(self, events: list[Any], lose: bool = False, at_s: float | None = None) -> tuple[bytes, bytes, bytes]:
+        """Publish a batch; with `lose` it is only in the replay buffer, as for a subscriber that was too slow."""
+        batch = [time.time() if at_s is None else at_s, events, self.rank]
+        return self.publish_payload(msgspec.msgpack.encode(batch), lose)
+
+    def publish_payload(self, payload: bytes, lose: bool = False) -> tuple[bytes, bytes, bytes]:
+        """Publish bytes as they are, under the next number."""
+        frames = (self.topic, self.sequence.to_bytes(8, "big"), payload)
+        self.buffer = [*self.buffer, (self.sequence, payload)][-self.buffer_steps :]
+        self.sequence += 1
+        if not lose:
+            self.send(frames)
+        return frames
+
+    def send(self, frames: tuple[bytes, ...]) -> None:
+        """Send frames outside any order."""
+        self._plain.send_multipart(frames)
+
+    async def _serve(self) -> None:
+        while True:
+            client, _, start = await self._router.recv_multipart()
+            first = int.from_bytes(start, "big")
+            self.replays.append(first)
+            for sequence, payload in self.replay_answer([b for b in self.buffer if b[0] >= first]):
+                await self._router.send_multipart([client, b"", self.topic, sequence.to_bytes(8, "big"), payload])
+            await self._router.send_multipart([client, b"", b"", (-1).to_bytes(8, "big", signed=True), b""])
+
+
+@pytest.fixture
+async def zmq_context() -> AsyncIterator[zmq.asyncio.Context]:
+    """A ZMQ context that is gone after the test, with all its sockets."""
+    context = zmq.asyncio.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+async def new_publisher(zmq_context: zmq.asyncio.Context) -> AsyncIterator[Callable[[int], Publisher]]:
+    """Make publishers on free ports, one for each rank."""
+    made: list[Publisher] = []
+
+    def make(rank: int) -> Publisher:
+        made.append(Publisher(zmq_context, rank=rank))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.stop()
+
+
+@pytest.fixture
+async def publisher(new_publisher: Callable[[int], Publisher]) -> Publisher:
+    """A publisher on free ports."""
+    return new_publisher(0)
+
+
+class Events:
+    """Makes events in the form of 0.32."""
+
+    cleared: ClassVar[dict[str, Any]] = {"type": "AllBlocksCleared"}
+
+    @staticmethod
+    def stored(
+        hashes: list[Any], parent: Any = None, tokens: list[int] | None = None, size: int = 16, **more: Any
+    ) -> dict[str, Any]:
+        """Return a BlockStored."""
+        return {
+            "type": "BlockStored",
+            "block_hashes": hashes,
+            "parent_block_hash": parent,
+            "token_ids": [0] * (size * len(hashes)) if tokens is None else tokens,
+            "block_size": size,
+            "lora_id": None,
+            "medium": "GPU",
+            "lora_name": None,
+            "extra_keys": [None] * len(hashes),
+            "group_idx": 0,
+            "kv_cache_spec_kind": "full_attention",
+            **more,
+        }
+
+    @staticmethod
+    def removed(hashes: list[Any], **more: Any) -> dict[str, Any]:
+        """Return a BlockRemoved."""
+        return {"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU", "group_idx": 0, **more}
+
+
+@pytest.fixture(scope="session")
+def events() -> type[Events]:
+    """Makes events in the form of 0.32."""
+    return Events
+
+
+class Mirror:
+    """What a router would know of a unit, read from Redis by the rules of the wire format."""
+
+    def __init__(self, client: redis.Redis, keys: Keys | None = None) -> None:
+        self.client = client
+        self.keys = keys or Keys()
+
+    def messages(self, unit: str) -> list[wire.Message]:
+        """Return every message of the unit that its lane still holds."""
+        entries = self.client.xrange(self.keys.stream_of(unit))
+        found = [wire.decode(fields[b"d"]) for _, fields in entries]
+        return [message for message in found if message is not None and message.unit == unit]
+
+    def snapshot(self, unit: str) -> wire.Snapshot | None:
+        """Return the unit's snapshot."""
+        name = self.client.get(self.keys.snapshot_pointer(unit))
+        if name is None:
+            return None
+        return wire.decode_chunks(self.client.lrange(self.keys.snapshot(unit, name.decode()), 0, -1))
+
+    def dump(self, unit: str) -> Dump | None:
+        """Return the live blocks by snapshot and stream; None where there is no snapshot."""
+        snapshot = self.snapshot(unit)
+        if snapshot is None:
+            return None
+        live: Dump = {(h, tier, group) for tier, group, _, hashes in snapshot.layers for h in hashes}
+        position = snapshot.sequence
+        for _, fields in self.client.xrange(self.keys.stream_of(unit), min=f"({snapshot.stream_id}"):
+            batch = wire.decode(fields[b"d"])
+            if not isinstance(batch, BlocksBatch) or (batch.unit, batch.epoch) != (unit, snapshot.epoch):
+                continue
+            if batch.sequence <= position:
+                continue
+            assert batch.sequence == position + 1, "a batch is missing in the stream"
+            position = batch.sequence
+            for change in batch.changes:
+                blocks = {(h, change.tier, change.group) for h in change.hashes}
+                if change.op == "stored":
+                    live |= blocks
+                elif change.op == "removed":
+                    live -= blocks
+                else:
+                    live.clear()
+        return live
+
+
+@pytest.fixture
+def mirror(redis_url: str) -> Iterator[Mirror]:
+    """A reader of an empty Valkey."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield Mirror(client)
+
+
+@pytest.fixture(scope="session")
+def recordings(golden: Path) -> dict[str, list[tuple[bytes, int, bytes]]]:
+    """Frames of the real engine (topic, sequence, payload) by the name of the recording."""
+    return {
+        path.stem: [
+            (bytes.fromhex(topic), int(sequence, 16), bytes.fromhex(payload))
+            for topic, sequence, payload in json.loads(path.read_text())
+        ]
+        for path in (golden / "recordings").glob("*.json")
+    }

@@ -1,0 +1,135 @@
+"""A scheme is proven by a chain from a root, and by nothing less."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from replica.agent.adapters.vllm import VllmAdapter
+from replica.agent.proof import SchemeProof, candidates
+from router.kv.events import BlockStored, GroupKind, Tier
+from router.kv.hashes import chain
+from router.kv.schemes import HashAlgorithm, Scheme
+
+CBOR = Scheme(HashAlgorithm.SHA256_CBOR, 16)
+TOKENS = list(range(100, 148))
+
+
+def event(hashes: list[int], tokens: list[int], parent: int | None = None, **more: object) -> BlockStored:
+    fields: dict[str, object] = {"extra_keys": (None,) * len(hashes)}
+    return BlockStored(tuple(hashes), parent, tokens, 16, **{**fields, **more})  # type: ignore[arg-type]
+
+
+def proof(algorithm: str | None = "sha256_cbor", seed: str | None = None) -> SchemeProof:
+    return SchemeProof(*candidates(algorithm, 16, seed))
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "size"),
+    [
+        ("eviction_int_block32", "sha256_cbor", 32),
+        ("hybrid_groups", "sha256_cbor", 32),
+        ("sha256_cbor_bytes_block16", "sha256_cbor", 16),
+        ("sha256_int_block32", "sha256", 32),
+    ],
+)
+def test_the_real_engines_recordings_prove_their_scheme(name: str, algorithm: str, size: int, recordings) -> None:  # type: ignore[no-untyped-def]
+    """Told the algorithm or not, each recording proves the scheme of the engine that made it."""
+    for told in (algorithm, None):
+        one = SchemeProof(*candidates(told, size, None))
+        for _, _, payload in recordings[name]:
+            for happened in VllmAdapter().read(payload).events:
+                if isinstance(happened, BlockStored):
+                    one.see(happened)
+        assert (one.state, one.scheme) == ("proven", Scheme(HashAlgorithm(algorithm), size))
+
+
+def test_another_algorithm_is_refuted_with_a_remedy(recordings) -> None:  # type: ignore[no-untyped-def]
+    """A recording of sha256_cbor refutes sha256, and the reason names the option that may help."""
+    one = SchemeProof(*candidates("sha256", 16, None))
+    for _, _, payload in recordings["sha256_cbor_bytes_block16"]:
+        for happened in VllmAdapter().read(payload).events:
+            if isinstance(happened, BlockStored):
+                one.see(happened)
+    assert one.state == "refuted"
+    assert "--hash-seed" in (one.reason or "")
+
+
+def test_the_seed_matters() -> None:
+    """A root block of an engine with PYTHONHASHSEED=42 proves seed 42 and refutes none."""
+    root = event(chain(TOKENS[:16], Scheme(HashAlgorithm.SHA256_CBOR, 16, "42")), TOKENS[:16])
+    with_seed, without = proof(seed="42"), proof()
+    with_seed.see(root)
+    without.see(root)
+    assert (with_seed.state, without.state) == ("proven", "refuted")
+
+
+def test_a_chain_in_the_middle_proves_nothing() -> None:
+    """Blocks whose beginning was missed leave the proof open, however many."""
+    one = proof()
+    first, second, third = chain(TOKENS, CBOR)
+    one.see(event([second, third], TOKENS[16:], parent=first))
+    assert (one.state, one.roots_seen) == ("open", 0)
+
+
+def test_a_salted_root_of_an_old_release_refutes_nothing() -> None:
+    """Without extra keys in the event, a mismatch may be a salt that it does not tell; a later match still proves."""
+    one = proof()
+    one.see(event([12345], TOKENS[:16], extra_keys=None))
+    assert one.state == "open"
+    one.see(event(chain(TOKENS[:16], CBOR), TOKENS[:16], extra_keys=None))
+    assert one.state == "proven"
+
+
+def test_our_own_probe_refutes_without_extra_keys() -> None:
+    """The probe is known to be plain."""
+    one = proof()
+    one.expect_probe(TOKENS[:16])
+    one.see(event([12345], TOKENS[:16], extra_keys=None))
+    assert one.state == "refuted"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"extra_keys": (("a salt",),)},
+        {"lora_name": "sql"},
+        {"kind": GroupKind.WINDOW},
+        {"tier": Tier.CPU},
+        {"token_ids": TOKENS[:32]},
+        {"block_size": 8},
+        {"token_ids": ["x"] * 16},
+        {"token_ids": [-1] * 16},
+        {"extra_keys": ()},
+    ],
+)
+def test_what_cant_be_compared_is_left_out(more: dict[str, object]) -> None:
+    """Extra keys, adapters, windows, other tiers, sparse stores and odd tokens neither prove nor refute."""
+    one = proof()
+    fields = {"hashes": (1,), "parent": None, "token_ids": TOKENS[:16], "block_size": 16, "extra_keys": (None,)}
+    one.see(BlockStored(**{**fields, **more}))  # type: ignore[arg-type]
+    assert one.state == "open"
+
+
+@pytest.mark.parametrize("algorithm", ["xxhash", "xxhash_cbor"])
+def test_xxhash_without_a_seed_can_never_be_proven(algorithm: str) -> None:
+    """Its root is random; the reason says what to set."""
+    one = proof(algorithm)
+    assert one.state == "refuted"
+    assert "PYTHONHASHSEED" in (one.reason or "")
+    assert proof(algorithm, seed="0").state == "open"
+
+
+def test_a_new_algorithm_is_said() -> None:
+    """An algorithm that nobody knows yet is a reason, not an error."""
+    assert "blake9" in (proof("blake9").reason or "")
+    assert "block size" in (SchemeProof(*candidates("sha256", 0, None)).reason or "")
+
+
+def test_a_recorded_probe_like_request_is_decisive(recordings) -> None:  # type: ignore[no-untyped-def]
+    """One root block of the real engine is enough."""
+    payload = recordings["eviction_int_block32"][0][2]
+    assert msgspec.msgpack.decode(payload)[1][0]["parent_block_hash"] is None
+    one = SchemeProof(*candidates("sha256_cbor", 32, None))
+    one.see(VllmAdapter().read(payload).events[0])
+    assert one.state == "proven"
