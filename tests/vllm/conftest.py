@@ -39,13 +39,40 @@ class Answer:
     text: str
 
     @property
+    def chunks(self) -> list[Any]:
+        """What a stream brought."""
+        *chunks, done = [line.removeprefix("data: ") for line in self.text.split("\n\n") if line]
+        assert done == "[DONE]"
+        return [json.loads(chunk) for chunk in chunks]
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is a stream."""
+        return self.headers["content-type"].startswith("text/event-stream")
+
+    @property
     def json(self) -> Any:
-        """The body; for a stream its last chunk, which carries the usage."""
-        if self.headers["content-type"].startswith("text/event-stream"):
-            *_, last, done = [line.removeprefix("data: ") for line in self.text.split("\n\n") if line]
-            assert done == "[DONE]"
-            return json.loads(last)
-        return json.loads(self.text)
+        """The body; of a stream the last chunk, which carries the usage."""
+        return self.chunks[-1] if self.streamed else json.loads(self.text)
+
+    @property
+    def content(self) -> str:
+        """A chat's answer."""
+        if not self.streamed:
+            return str(self.json["choices"][0]["message"]["content"])
+        return "".join(choice["delta"].get("content") or "" for chunk in self.chunks for choice in chunk["choices"])
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The prompt and the answer as the engine's ids; a chat has the prompt's beside its choices, others inside."""
+        prompt: list[int] = []
+        answer: list[int] = []
+        for part in self.chunks if self.streamed else [self.json]:
+            prompt += part.get("prompt_token_ids") or []
+            for choice in part["choices"]:
+                prompt += choice.get("prompt_token_ids") or []
+                answer += choice.get("token_ids") or []
+        return prompt + answer
 
     @property
     def replica(self) -> str:
@@ -123,7 +150,8 @@ class RealFleet:
 
     def ask(self, path: str, body: dict[str, Any]) -> Answer:
         """One request through the router; it must succeed."""
-        answer = call(self.router, "POST", path, {"model": MODEL, "temperature": 0, **body})
+        body = {"model": MODEL, "temperature": 0, "return_token_ids": True, **body}
+        answer = call(self.router, "POST", path, body)
         assert answer.status == 200, answer.text
         return answer
 
@@ -175,12 +203,15 @@ class RealFleet:
         self.children[name].signal(signal.SIGKILL)
         self.children[name].wait(20.0)
 
-    def settled(self, answer: Answer, path: str, body: dict[str, Any]) -> None:
-        """Wait until the router has heard of all whole blocks that this request left at its replica."""
-        whole = (answer.prompt_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
+    def settled(self, answer: Answer, salt: str | None = None) -> None:
+        """Wait until the router has heard of all whole blocks that a request left: prompt and answer, less its last."""
+        ids = answer.token_ids
+        assert len(ids) == answer.prompt_tokens + answer.json["usage"]["completion_tokens"]
+        whole = (len(ids) - 1) // BLOCK_SIZE * BLOCK_SIZE
+        body = {"prompt": ids} | ({"cache_salt": salt} if salt else {})
         self.until(
             f"{answer.replica} announced {whole} tokens",
-            lambda: min(self.matched(answer.replica, path, body), whole) == whole,
+            lambda: self.matched(answer.replica, "/v1/completions", body) == whole,
         )
 
 
@@ -197,6 +228,7 @@ def _engine_command(model: Path, port: int, events: dict[str, Any]) -> list[str]
     command += ["--block-size", str(BLOCK_SIZE), "--max-model-len", "4096", "--max-num-seqs", "16", "--enforce-eager"]
     command += ["--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
     command += ["--enable-prompt-tokens-details", "--kv-events-config", json.dumps(config)]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     return command
 
 

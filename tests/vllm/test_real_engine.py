@@ -66,7 +66,7 @@ def test_second_request_goes_where_the_prefix_is(fleet: Any) -> None:
         second = {"prompt": f"{text}\nAnd who keeps the list?"}
         one = fleet.ask(COMPLETIONS, first | {"max_tokens": 3})
         assert one.cached == 0
-        fleet.settled(one, COMPLETIONS, first)
+        fleet.settled(one)
         two = fleet.ask(COMPLETIONS, second | {"max_tokens": 3})
         assert two.replica == one.replica
         assert two.cached == two.predicted == whole_blocks(shared_tokens(fleet, first, second)) > 0
@@ -81,7 +81,7 @@ def test_last_token_is_never_a_hit(fleet: Any) -> None:
     rng = random.Random(1)
     body = {"prompt": [rng.randint(300, 4_000) for _ in range(3 * BLOCK_SIZE)]}
     one = fleet.ask(COMPLETIONS, body | {"max_tokens": 1})
-    fleet.settled(one, COMPLETIONS, body)
+    fleet.settled(one)
     two = fleet.ask(COMPLETIONS, body | {"max_tokens": 1})
     assert two.replica == one.replica
     assert two.cached == 2 * BLOCK_SIZE
@@ -98,13 +98,13 @@ def test_conversation_stays_and_grows(fleet: Any, stream: bool) -> None:
         messages.append({"role": "user", "content": f"Question {turn}: where does bag {turn * 7} go?"})
         body = {"messages": messages}
         answer = fleet.ask(CHAT, body | {"max_tokens": 12} | usage)
-        fleet.settled(answer, CHAT, body)
+        fleet.settled(answer)
         replicas.add(answer.replica)
         assert told_truth(answer)
         # A turn's prompt ends with the opening of the answer, so all of it begins the next one.
         assert answer.cached >= whole_blocks(before)
         before = answer.prompt_tokens
-        messages = [*messages, {"role": "assistant", "content": f"Bag {turn * 7} goes to the town by the river."}]
+        messages = [*messages, {"role": "assistant", "content": answer.content}]
     assert len(replicas) == 1
     assert before > 200
 
@@ -115,7 +115,7 @@ def test_tools_are_part_of_the_prefix(fleet: Any) -> None:
     ask = [{"role": "system", "content": text}, {"role": "user", "content": "Where is letter 5?"}]
     other = [{"role": "system", "content": text}, {"role": "user", "content": "Is number 9 on the train?"}]
     one = fleet.ask(CHAT, {"messages": ask, "tools": [TOOL], "max_tokens": 3})
-    fleet.settled(one, CHAT, {"messages": ask, "tools": [TOOL]})
+    fleet.settled(one)
     two = fleet.ask(CHAT, {"messages": other, "tools": [TOOL], "max_tokens": 3})
     bodies = [{"messages": messages, "tools": [TOOL]} for messages in (ask, other)]
     assert two.replica == one.replica
@@ -130,7 +130,7 @@ def test_salt_keeps_caches_apart(fleet: Any) -> None:
     prompt = {"prompt": document()}
     one = fleet.ask(COMPLETIONS, prompt | {"cache_salt": "a", "max_tokens": 1})
     assert one.cached == 0
-    fleet.settled(one, COMPLETIONS, prompt | {"cache_salt": "a"})
+    fleet.settled(one, salt="a")
     again = fleet.ask(COMPLETIONS, prompt | {"cache_salt": "a", "max_tokens": 1})
     assert again.replica == one.replica
     assert again.cached == again.predicted == most_hit(again.prompt_tokens) > 0
@@ -152,7 +152,7 @@ def test_predicted_equals_delivered(fleet: Any) -> None:
             user = {"role": "user", "content": " ".join(rng.choices(WORDS, k=rng.randint(1, 40)))}
             path, body = CHAT, {"messages": [{"role": "system", "content": text}, user]}
         answer = fleet.ask(path, body | {"max_tokens": rng.randint(1, 40)})
-        fleet.settled(answer, path, body)
+        fleet.settled(answer)
         if not told_truth(answer):
             wrong.append((number, answer.replica, answer.predicted, answer.cached, answer.prompt_tokens))
     print(f"predicted equals delivered for {60 - len(wrong)} of 60 sequential requests; others: {wrong}")
@@ -163,7 +163,7 @@ def test_reset_is_forgotten(fleet: Any) -> None:
     """After /reset_prefix_cache the router expects nothing of that replica's cache, and rightly so."""
     body = {"prompt": document()}
     one = fleet.ask(COMPLETIONS, body | {"max_tokens": 1})
-    fleet.settled(one, COMPLETIONS, body)
+    fleet.settled(one)
     fleet.ask_engine(one.replica, "/reset_prefix_cache")
     # The engine announces it with its next step: a request past the router.
     fleet.ask_engine(one.replica, COMPLETIONS, {"model": "tiny", "prompt": "Hello", "max_tokens": 1})
@@ -212,7 +212,7 @@ def test_requests_go_on_when_a_replica_is_killed(fleet: Any) -> None:
     bodies = []
     for body in [{"prompt": document()} for _ in range(24)]:
         answer = fleet.ask(COMPLETIONS, body | {"max_tokens": 1})
-        fleet.settled(answer, COMPLETIONS, body)
+        fleet.settled(answer)
         if answer.replica == "r0":
             bodies.append(body)
     assert bodies, "r0 got none of 24 documents"
