@@ -18,9 +18,13 @@ if [ $# -ne 1 ]; then
     exit 2
 fi
 venv=$1
-python=${PYTHON:-$(command -v python3.11 || command -v python3)}
+python=${PYTHON:-$(command -v python3.11 || command -v python3 || echo python3)}
+if ! version=$("$python" -c 'import sys, venv; print(sys.version.split()[0])' 2>/dev/null); then
+    echo "$python does not run, or lacks venv: point PYTHON at Python 3.11 or newer" >&2
+    exit 1
+fi
 stamp=$venv/.warmroute-installed
-key="$(sha256sum <"$0" | cut -c1-64) $("$python" -c 'import sys; print(sys.version.split()[0])')"
+key="$(sha256sum <"$0" | cut -c1-64) $version"
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$key" ]; then
     exit 0
