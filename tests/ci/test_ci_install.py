@@ -1,4 +1,4 @@
-"""tests/vllm/install.sh: what it says when it can't work, and that it works only once. Its real run is `make test-vllm`."""
+"""tests/vllm/install.sh: what it says when it can't work, and that it works only once. `make test-vllm` runs it."""
 
 from __future__ import annotations
 
@@ -40,15 +40,28 @@ def test_finished_installation_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [stamp]
 
 
+def test_other_folders_are_left_alone(tmp_path: Path) -> None:
+    """A folder with something in it that is no virtual environment is refused, and keeps what it has."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    done = run(str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == f"{tmp_path} is in use and no virtual environment: name another folder\n"
+    assert precious.read_text() == "mine"
+
+
 def test_failed_installation_leaves_no_stamp(tmp_path: Path) -> None:
-    """A stamp of another version does not count; when the installation then fails, that is said and nothing is stamped."""
-    stamp = tmp_path / ".warmroute-installed"
+    """A stamp of another version does not count; a failure of the installation is shown and not stamped."""
+    venv = tmp_path / "venv"
+    venv.mkdir()
+    (venv / "pyvenv.cfg").touch()
+    stamp = venv / ".warmroute-installed"
     stamp.write_text("another\n")
     # A Python that tells its version and can do nothing else.
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\ncase "$1" in -c) echo 3.11.0;; *) echo no room >&2; exit 1;; esac\n')
     python.chmod(0o755)
-    done = run(str(tmp_path), python=str(python))
+    done = run(str(venv), python=str(python))
     assert done.returncode == 1
     assert "no room" in done.stderr
     assert not stamp.exists()

@@ -43,10 +43,13 @@ pip() { quietly "$venv/bin/python" -m pip --disable-pip-version-check install "$
 
 echo "installing the real engine into $venv (3.4 GB, once)"
 started=$SECONDS
-rm -f "$stamp"
+[ ! -f "$stamp" ] || rm "$stamp"
 if ! [ -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
-    rm -rf "$venv"
-    quietly "$python" -m venv "$venv"
+    if [ -n "$(ls -A "$venv" 2>/dev/null)" ] && ! [ -f "$venv/pyvenv.cfg" ]; then
+        echo "$venv is in use and no virtual environment: name another folder" >&2
+        exit 1
+    fi
+    quietly "$python" -m venv --clear "$venv"
 fi
 pip "$TORCH"
 pip --no-deps "$ENGINE"
