@@ -105,3 +105,16 @@ def test_readme_names_nothing_else() -> None:
         node = schema
         for key in name.replace("[]", ".[]").split("."):
             node = node["items"] if key == "[]" else node["properties"][key]
+
+
+def test_notes_tell_what_to_try(run_helm: Callable[..., Any]) -> None:
+    """After an installation one reads how to try it, and of each model without a tokenizer what that means."""
+    models = [MODEL, {"name": "known", "source": "k", "tokenizer": {"volume": {"configMap": {"name": "t"}}}}]
+    values = {"models": models, "pools": [POOL], "router": {"service": {"port": 8000}}}
+    done = run_helm("install", "wr", "--namespace", "warm", "--dry-run=client", values=values)
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("\nNOTES:\n")[2]
+    assert "kubectl --namespace warm port-forward service/wr-warmroute-router 8080:8000\n" in notes
+    assert """--data '{"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}'""" in notes
+    assert "the model tiny has no tokenizer volume" in notes
+    assert "the model known has no tokenizer volume" not in notes
