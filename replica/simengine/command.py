@@ -70,7 +70,7 @@ async def _serve(args: argparse.Namespace, settings: Settings, text: Text, fault
     finally:
         for publisher in publishers:
             publisher.close()
-        context.destroy(linger=0)
+        context.term()
 
 
 async def _serve_http(

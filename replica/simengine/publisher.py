@@ -150,6 +150,10 @@ class Publisher:
         if self._events is not None:
             self._events.send_multipart([b"", sequence.to_bytes(8, "big"), payload], zmq.NOBLOCK)
 
+    def buffered(self, first: int) -> list[tuple[int, bytes]]:
+        """Return the batches that replay still has, from sequence `first` on."""
+        return [(sequence, payload) for sequence, payload in self._buffer if sequence >= first]
+
     async def serve_replay(self) -> None:
         """Answer replay requests for ever."""
         if self._replay is None:
@@ -160,9 +164,8 @@ class Publisher:
                 continue
             client, _, start = frames
             first = int.from_bytes(start, "big")
-            for sequence, payload in list(self._buffer):
-                if sequence >= first:
-                    await self._replay.send_multipart([client, b"", b"", sequence.to_bytes(8, "big"), payload])
+            for sequence, payload in self.buffered(first):
+                await self._replay.send_multipart([client, b"", b"", sequence.to_bytes(8, "big"), payload])
             await self._replay.send_multipart([client, b"", b"", _END, b""])
 
     def source(self) -> dict[str, object]:
