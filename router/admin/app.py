@@ -1,0 +1,247 @@
+"""The admin endpoints, in one table, behind one door.
+
+Health and readiness are open: a kubelet has no token. Everything else needs the token where one is configured. Nothing
+here changes the router, and no answer holds a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from router.admin.views import masked_config, replica_view
+from router.config import RouterConfig
+from router.errors import BodyTooLargeError, MalformedRequestError, PathNotFoundError, RequestError, WarmrouteError
+from router.fleet.fleet import Fleet
+from router.index.prefix_index import PrefixIndex
+from router.placement import Placer
+from router.request.reader import PromptReader
+from router.telemetry.decisions import DecisionLog
+from router.telemetry.metrics import CONTENT_TYPE, Metrics
+
+MAX_EXPLAIN_BYTES = 8 * 2**20
+EXPLAINS_AT_ONCE = 2
+DEFAULT_DECISIONS = 50
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+class UnauthorizedError(RequestError):
+    """The admin token (`admin.token`) is missing or wrong: send it as `Authorization: Bearer TOKEN`."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
+class DecisionNotFoundError(RequestError):
+    """No decision with this request id is kept (`admin.decisions` is how many are)."""
+
+    code = "decision_not_found"
+    http_status = 404
+
+
+@dataclass(frozen=True, slots=True)
+class AdminView:
+    """What the endpoints read.
+
+    Attributes:
+        not_ready: Why no traffic should come now; empty when it may.
+        clock: The fleet's clock, in seconds.
+    """
+
+    fleet: Fleet
+    index: PrefixIndex
+    decisions: DecisionLog
+    metrics: Metrics
+    config: RouterConfig
+    placer: Placer
+    reader: PromptReader
+    not_ready: Callable[[], list[str]]
+    clock: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A row of the table.
+
+    Attributes:
+        handler: Name of the method of `Endpoints`.
+        is_open: Answered without the token.
+    """
+
+    method: str
+    path: str
+    handler: str
+    meaning: str
+    is_open: bool = False
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("GET", "/healthz", "healthz", "200 while the process is alive; needs no token", is_open=True),
+    Endpoint(
+        "GET",
+        "/readyz",
+        "readyz",
+        "200 when it may take traffic, else 503 with the reasons; needs no token",
+        is_open=True,
+    ),
+    Endpoint("GET", "/metrics", "metrics", "Prometheus metrics"),
+    Endpoint("GET", "/admin/replicas", "replicas", "every replica: state, trust with its reason, blocks, load"),
+    Endpoint("GET", "/admin/decisions", "decisions", "the last decisions, newest first; `?limit=N` (default 50)"),
+    Endpoint("GET", "/admin/decisions/{request-id}", "decision", "one decision with every term and what came of it"),
+    Endpoint(
+        "POST",
+        "/admin/explain",
+        "explain",
+        "the decision that an OpenAI body would get now, nothing is sent; "
+        "`?path=` names its endpoint (default: by the body, chat or completions)",
+    ),
+    Endpoint("GET", "/admin/config", "configuration", "the configuration in force, secrets masked"),
+)
+
+
+class Endpoints:
+    """The handlers; one method a row of the table."""
+
+    def __init__(self, view: AdminView) -> None:
+        self._view = view
+        self._explains = asyncio.Semaphore(EXPLAINS_AT_ONCE)
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """Answer while the process lives."""
+        return _json({"status": "alive"})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """Say whether traffic may come, and if not, why."""
+        reasons = self._view.not_ready()
+        return _json({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Return all metrics."""
+        return web.Response(body=self._view.metrics.render(), headers={**HEADERS, "content-type": CONTENT_TYPE})
+
+    async def replicas(self, request: web.Request) -> web.Response:
+        """Return every replica as it is now."""
+        view, now_s = self._view, self._view.clock()
+        return _json({"replicas": [replica_view(item, view.index, now_s) for item in view.fleet.replicas.values()]})
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """Return the last decisions."""
+        text = request.query.get("limit", str(DEFAULT_DECISIONS))
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise MalformedRequestError("`limit` must be a whole number from 0", param="limit")
+        return _json({"decisions": [item.to_dict() for item in self._view.decisions.latest(int(text))]})
+
+    async def decision(self, request: web.Request) -> web.Response:
+        """Return one decision."""
+        decision = self._view.decisions.get(request.match_info["request_id"])
+        if decision is None:
+            raise DecisionNotFoundError("no decision with this request id is kept")
+        return _json(decision.to_dict())
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """Decide without sending."""
+        async with self._explains:
+            body = await request.read()
+            path = request.query.get("path") or ("/v1/chat/completions" if b'"messages"' in body else "/v1/completions")
+            prompt = await asyncio.to_thread(self._view.reader.read, path, body)
+            return _json(self._view.placer.explain(prompt, self._view.clock()).to_dict())
+
+    async def configuration(self, request: web.Request) -> web.Response:
+        """Return the configuration without its secrets."""
+        return _json(masked_config(self._view.config))
+
+
+def build_admin(view: AdminView) -> web.Application:
+    """Return the application with every endpoint of the table."""
+    endpoints = Endpoints(view)
+    app = web.Application(
+        middlewares=[_errors, _token(view.config.admin.token)],
+        client_max_size=min(MAX_EXPLAIN_BYTES, view.config.limits.body_bytes),
+    )
+    for row in ENDPOINTS:
+        # aiohttp wants an identifier for the part that varies.
+        app.router.add_route(
+            row.method, row.path.replace("{request-id}", "{request_id}"), getattr(endpoints, row.handler)
+        )
+    return app
+
+
+def handoff(runner: web.AppRunner) -> Callable[[asyncio.Transport, bytes], asyncio.Protocol]:
+    """Return what takes over a connection of the data plane, with the bytes that were read of it."""
+
+    def take_over(transport: asyncio.Transport, read: bytes) -> asyncio.Protocol:
+        server = runner.server
+        if server is None:
+            raise RuntimeError("the admin runner is not set up")
+        protocol = server()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(read)
+        return protocol
+
+    return take_over
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except WarmrouteError as error:
+        return _refusal(error)
+    except web.HTTPRequestEntityTooLarge:
+        return _refusal(BodyTooLargeError(f"the body is over {MAX_EXPLAIN_BYTES} bytes"))
+    except web.HTTPMethodNotAllowed as error:
+        body = {
+            "error": {
+                "message": "wrong method",
+                "type": "invalid_request_error",
+                "param": None,
+                "code": "method_not_allowed",
+            }
+        }
+        return _json(body, 405, {"allow": ", ".join(sorted(error.allowed_methods))})
+    except web.HTTPNotFound:
+        return _refusal(PathNotFoundError("there is no such admin endpoint"))
+
+
+def _token(token: str | None) -> Middleware:
+    open_paths = {row.path for row in ENDPOINTS if row.is_open}
+    expected = token.encode() if token is not None else None
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if expected is not None and request.path not in open_paths:
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            # As bytes: compare_digest refuses strings that are not ASCII. Surrogates are how aiohttp keeps raw bytes.
+            same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected)
+            if scheme.lower() != "bearer" or not same:
+                raise UnauthorizedError("the admin token is missing or wrong")
+        return await handler(request)
+
+    return cast("Middleware", check)
+
+
+def _json(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    text = json.dumps(data, separators=(",", ":")) + "\n"
+    return web.Response(
+        text=text, status=status, content_type="application/json", headers={**HEADERS, **(headers or {})}
+    )
+
+
+def _refusal(error: WarmrouteError) -> web.Response:
+    headers = {**HEADERS, "content-type": "application/json"}
+    if error.http_status == UnauthorizedError.http_status:
+        headers["www-authenticate"] = "Bearer"
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
+    return web.Response(body=error.to_json() + b"\n", status=error.http_status, headers=headers)

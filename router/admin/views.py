@@ -1,0 +1,75 @@
+"""How replicas and the configuration look to an operator: plain data, without secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from router.config import RouterConfig
+from router.fleet.replica import Replica, Unit
+from router.index.prefix_index import PrefixIndex
+
+MASKED = "***"
+
+
+def replica_view(replica: Replica, index: PrefixIndex, now_s: float) -> dict[str, Any]:
+    """Return one replica for JSON; times are seconds before now."""
+    return {
+        "replica": replica.replica_id,
+        "url": replica.url,
+        "source": replica.source,
+        "engine": replica.engine,
+        "state": replica.state(now_s).value,
+        "down_reason": replica.down_reason,
+        "failures_in_a_row": replica.failures_in_a_row,
+        "ejections": replica.ejections,
+        "models": [
+            {"name": model.name, "root": model.root, "parent": model.parent, "max_model_len": model.max_model_len}
+            for model in replica.models.values()
+        ],
+        "units": [_unit_view(unit, index, now_s) for unit in replica.units],
+    }
+
+
+def _unit_view(unit: Unit, index: PrefixIndex, now_s: float) -> dict[str, Any]:
+    scheme, load, in_flight = unit.scheme, unit.load, unit.in_flight
+    return {
+        "unit": unit.unit_id,
+        "rank": unit.rank,
+        "trust": unit.trust.value,
+        "reason": unit.reason,
+        "scheme": None
+        if scheme is None
+        else {
+            "algorithm": scheme.algorithm.value,
+            "block_size": scheme.block_size,
+            # A seed may be what keeps hashes from being guessed.
+            "seed": None if scheme.seed is None else MASKED,
+        },
+        "num_blocks": unit.num_blocks,
+        "blocks": index.blocks_of(unit.slot),
+        "blocks_age_s": None if unit.blocks_as_of_s is None else round(now_s - unit.blocks_as_of_s, 3),
+        "requests": in_flight.requests,
+        "backlog_tokens": round(in_flight.backlog_tokens(now_s), 1),
+        "prefill_tokens_per_s": round(in_flight.prefill_tokens_per_s, 1),
+        "load": None
+        if load is None
+        else {
+            "running": load.running,
+            "waiting": load.waiting,
+            "kv_usage_share": load.kv_usage,
+            "age_s": round(now_s - load.at_s, 3),
+        },
+    }
+
+
+def masked_config(config: RouterConfig) -> dict[str, Any]:
+    """Return the configuration for JSON, with every secret masked."""
+    data = config.model_dump(mode="json")
+    for section, key in (("admin", "token"), ("registration", "secret")):
+        if data[section][key] is not None:
+            data[section][key] = MASKED
+    if data["redis"] is not None:
+        scheme, _, rest = data["redis"]["url"].partition("://")
+        credentials, at, address = rest.rpartition("@")
+        data["redis"]["url"] = f"{scheme}://{MASKED if credentials else ''}{at}{address}"
+    return data
