@@ -21,6 +21,7 @@ from replica.simengine.text import Text
 
 _MEDIA_TYPE = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
 _DEFAULT_COMPLETION_TOKENS = 16
+_MOST_CHOICES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,8 @@ def read_ask(body: dict[str, Any], *, chat: bool, settings: Settings, text: Text
         raise bad_value(f"temperature must be non-negative, got {temperature}.", "temperature", temperature)
     if n < 1:
         raise Refusal(f"n must be at least 1, got {n}.")
+    if n > _MOST_CHOICES:
+        raise Refusal(f"n must be at most {_MOST_CHOICES}, got {n}.")
     max_tokens = [model_len - len(ids) if limit is None else min(limit, model_len - len(ids)) for ids in prompts]
     for each in max_tokens:
         if each < 1:

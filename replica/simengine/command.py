@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: The tokenizer is missing, options do not go together, or a port is in use.
     """
+    # The tokenizer would start a pool of threads for batches; ours are of one text each.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     faults = parse(args.fault)
     text = Text(args.tokenizer)
     settings = settings_of(args, text)

@@ -175,9 +175,11 @@ class Server:
             if not 0 <= rank < len(self._engines):
                 raise Refusal(f"data_parallel_rank {rank} is out of range [0, {len(self._engines)}).")
             return self._engines[rank]
-        self._turn += 1
-        ranks = range(len(self._engines))
-        return self._engines[min(ranks, key=lambda rank: (self._engines[rank].load, (rank + self._turn) % len(ranks)))]
+        ranks = len(self._engines)
+        turn, self._turn = self._turn, (self._turn + 1) % ranks
+        return self._engines[
+            min(((turn + each) % ranks for each in range(ranks)), key=lambda at: _load(self._engines[at]))
+        ]
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = read_json(await request.read(), request.headers.get("Content-Type"))
@@ -240,6 +242,12 @@ class Server:
             engine.scheduler.reset_prefix_cache() for engine in self._engines
         ]  # each of them, whatever the first says
         return _json({"success": all(done)})
+
+
+def _load(engine: Engine) -> float:
+    """Return how loaded a rank is: a queue weighs more where blocks run short, for there it moves slowly."""
+    scarcity = max(0.0, engine.scheduler.pool.usage_share - 0.5)
+    return engine.load + len(engine.scheduler.waiting) * 6.0 * scarcity
 
 
 def _json(value: Any, status: int = 200) -> web.Response:
