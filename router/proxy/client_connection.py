@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import cast
 from enum import Enum
+from typing import cast
 
 from router.errors import (
     HeadersTooLargeError,
@@ -79,7 +79,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         # uvloop's transports do not derive from asyncio's classes.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self._client = f"{peer[0]}:{peer[1]}" if peer else ""
         self._arrived_s = time.monotonic()

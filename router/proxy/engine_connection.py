@@ -45,8 +45,8 @@ class AnswerSink(Protocol):
     """Whoever takes an answer: `answer_started`, any number of `answer_bytes`, then `answer_ended`, or `answer_failed`
     at any time. Nothing follows the last two."""
 
-    def answer_started(self, head: AnswerHead) -> None:
-        """The final head is there (1xx are passed over)."""
+    def answer_started(self, head: AnswerHead, *, more: bool) -> None:
+        """The final head is there (1xx are passed over); `more`: so is what follows it, and is told next."""
 
     def answer_decoded(self, piece: bytes) -> None:
         """A piece of a CHUNKED body without its coding; comes before the `answer_bytes` that hold it."""
@@ -151,7 +151,7 @@ class EngineConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
         # uvloop's transports do not derive from asyncio's classes.
-        self._connected = cast(asyncio.Transport, transport)
+        self._connected = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer."""
@@ -231,10 +231,12 @@ class EngineConnection(asyncio.Protocol):
         sink = self._sink
         if sink is None:
             return
-        sink.answer_started(self._head)
+        framing = self._head.framing
+        ended = framing is Framing.NONE or (framing is Framing.LENGTH and not self._left_bytes)
+        sink.answer_started(self._head, more=ended or bool(data))
         if self._sink is not sink:
             return  # the sink aborted
-        if self._head.framing is Framing.NONE or (self._head.framing is Framing.LENGTH and not self._left_bytes):
+        if ended:
             self._finish(clean=not data)
         elif data:
             self._take_body(data)

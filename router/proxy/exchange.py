@@ -92,8 +92,21 @@ class Exchange(ABC):
         """Whether the client understands chunked coding; if not, a CHUNKED answer is to be sent as PLAIN."""
 
     @abstractmethod
-    def start(self, status: int, reason: bytes, headers: Sequence[tuple[bytes, bytes]], framing: Framing) -> None:
-        """Send the answer's head. `headers` hold no hop-by-hop field; they hold Content-Length for LENGTH alone."""
+    def start(
+        self,
+        status: int,
+        reason: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        framing: Framing,
+        *,
+        more: bool = False,
+    ) -> None:
+        """Send the answer's head.
+
+        Args:
+            headers: No hop-by-hop field is among them, and Content-Length for LENGTH and NONE alone.
+            more: `write` or `end` follow at once, so that the head may go out with them.
+        """
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -115,7 +128,7 @@ class Exchange(ABC):
         """Answer as a whole."""
         bodiless = self.request.method == "HEAD" or status in (204, 304)
         complete = [*headers] if status in (204, 304) else [*headers, (b"content-length", b"%d" % len(body))]
-        self.start(status, reason, complete, Framing.NONE if bodiless else Framing.LENGTH)
+        self.start(status, reason, complete, Framing.NONE if bodiless else Framing.LENGTH, more=True)
         if body and not bodiless:
             self.write(body)
         self.end()

@@ -193,7 +193,7 @@ class Forwarding:
 
     # -- AnswerSink ---------------------------------------------------------------------------------------------------
 
-    def answer_started(self, head: AnswerHead) -> None:
+    def answer_started(self, head: AnswerHead, *, more: bool) -> None:
         """The engine answers: pass its head on, and look for token counts in what follows."""
         exchange, placement = self._exchange, self._placement
         assert placement is not None  # noqa: S101 - for the type alone: it was sent
@@ -214,7 +214,7 @@ class Forwarding:
         if 200 <= head.status < 300 and _is_readable(head.headers):
             self._tap = UsageTap()
         self._add_own(headers, placement)
-        exchange.start(head.status, head.reason, headers, framing)
+        exchange.start(head.status, head.reason, headers, framing, more=more)
         exchange.release_body()
 
     def _add_own(self, headers: Headers, placement: Placement) -> None:

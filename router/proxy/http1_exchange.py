@@ -39,7 +39,7 @@ class Http1Exchange(Exchange):
         framing: How the body is framed, once started.
     """
 
-    __slots__ = ("_done", "_keep", "_owner", "_transport", "framing", "started")
+    __slots__ = ("_done", "_held", "_keep", "_owner", "_transport", "framing", "started")
 
     def __init__(self, request: Request, transport: asyncio.Transport, owner: ExchangeOwner) -> None:
         super().__init__(request)
@@ -47,6 +47,7 @@ class Http1Exchange(Exchange):
         self._owner = owner
         self._keep = False
         self._done = False
+        self._held = b""
         self.started = False
         self.framing = Framing.NONE
 
@@ -55,8 +56,16 @@ class Http1Exchange(Exchange):
         """HTTP/1.0 knows no chunked coding."""
         return self.request.version == "1.1"
 
-    def start(self, status: int, reason: bytes, headers: Sequence[tuple[bytes, bytes]], framing: Framing) -> None:
-        """Send the head."""
+    def start(
+        self,
+        status: int,
+        reason: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        framing: Framing,
+        *,
+        more: bool = False,
+    ) -> None:
+        """Send the head, or hold it for the bytes that follow at once: one system call instead of two."""
         if self._done:
             return
         self.started = True
@@ -74,24 +83,34 @@ class Http1Exchange(Exchange):
         elif version == "1.0":
             parts.append(b"connection: keep-alive\r\n")
         parts.append(b"\r\n")
-        self._transport.write(b"".join(parts))
+        if more:
+            self._held = b"".join(parts)
+        else:
+            self._transport.write(b"".join(parts))
 
     def write(self, data: bytes) -> None:
         """Send bytes of the body."""
         if self._done or not data:
             return
+        framed: tuple[bytes, ...] = (data,)
         if self.framing is Framing.PLAIN and self.request.version == "1.1":
-            self._transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
-        else:
+            framed = (b"%x\r\n" % len(data), data, b"\r\n")
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.writelines((held, *framed))
+        elif len(framed) == 1:
             self._transport.write(data)
+        else:
+            self._transport.writelines(framed)
 
     def end(self) -> None:
         """The answer is complete."""
         if self._done:
             return
         self._done = True
-        if self.framing is Framing.PLAIN and self.request.version == "1.1":
-            self._transport.write(b"0\r\n\r\n")
+        last = b"0\r\n\r\n" if self.framing is Framing.PLAIN and self.request.version == "1.1" else b""
+        if self._held or last:
+            self._transport.write(self._held + last)
         self._owner.exchange_ended(keep=self._keep)
 
     def abort(self) -> None:

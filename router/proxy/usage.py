@@ -16,7 +16,6 @@ OBJECT_BYTES = 4_096
 
 _KEY = b'"usage"'
 _OPENING = re.compile(rb"[ \t\r\n]*(:[ \t\r\n]*)?")
-_BRACE = re.compile(rb"[{}]")
 _SPACE_BYTES = 64
 
 
@@ -89,12 +88,14 @@ class UsageTap:
 
 def _closing(data: bytes, start: int) -> int:
     """Return the position after the brace that closes the one at `start`; 0 when it is not there yet."""
-    depth = 0
-    for brace in _BRACE.finditer(data, start, start + OBJECT_BYTES):
-        depth += 1 if brace[0] == b"{" else -1
-        if depth == 0:
-            return brace.end()
-    return 0
+    end, closed = start, 0
+    while True:
+        end = data.find(b"}", end, start + OBJECT_BYTES) + 1
+        if end == 0:
+            return 0
+        closed += 1
+        if data.count(b"{", start, end) == closed:
+            return end
 
 
 def _count(usage: dict[str, Any], *names: str) -> int | None:
