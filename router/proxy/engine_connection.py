@@ -200,6 +200,11 @@ class EngineConnection(asyncio.Protocol):
         if self._head is None:
             self._headers.append((name, value.rstrip(b" \t")))
 
+    def on_headers_complete(self) -> None:
+        """The head's last line. Asked here, as llhttp forgets the head when the message is complete."""
+        parser = self._parser
+        self._keep = parser is not None and parser.should_keep_alive()
+
     def on_body(self, piece: bytes) -> None:
         """A decoded piece of a chunked body."""
         if self._sink is not None:
@@ -256,7 +261,6 @@ class EngineConnection(asyncio.Protocol):
         framing = self._framing(status)
         if framing is None:
             return False
-        self._keep = parser.should_keep_alive()
         self._head = AnswerHead(status, self._reason, self._headers, framing)
         if framing is not Framing.CHUNKED and not self._complete:
             # The rest is counted here, so llhttp stands within a body that it never sees.

@@ -243,7 +243,7 @@ class Engine:
                     behaving.cancel()
                 if writer.is_closing():
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self.open -= 1

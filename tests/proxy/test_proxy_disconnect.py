@@ -29,7 +29,7 @@ async def test_leaving_before_the_answer_aborts_the_engine(harness, engine, wire
     client = await item.client()
     client.send(wire.post(wire.chat_body()))
     await eventually(lambda: one.asked)
-    assert await left(item, one, eventually, client, how) < 0.2
+    assert await left(item, one, eventually, client, how) < 0.5
     assert item.plane.pool.open_count == 0
     assert item.notes.last.aborted
     assert item.notes.last.status is None
@@ -53,7 +53,7 @@ async def test_leaving_within_a_stream_aborts_the_engine(harness, engine, wire, 
     client.send(wire.post(wire.chat_body(stream=True)))
     await client.head()
     await client.reader.readexactly(3 * len(wire.chunk(b"data: x\n\n")))
-    assert await left(item, one, eventually, client, how) < 0.3
+    assert await left(item, one, eventually, client, how) < 0.5
     assert item.plane.pool.open_count == 0
     assert item.notes.last.aborted
     assert item.notes.last.status == 200

@@ -130,7 +130,7 @@ def mutated(chance: random.Random) -> bytes:
             del data[at : at + chance.randint(1, 5)]
         else:
             del data[at:]
-            data = data or bytearray(b"x")
+        data = data or bytearray(b"x")
     return bytes(data)
 
 
