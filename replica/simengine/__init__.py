@@ -6,12 +6,14 @@ engine.py      runs a core in real time (one a data-parallel rank)
 publisher.py   what the core did, as vLLM's frames on ZMQ, with replay
 text.py        tokenizer and chat template
 words.py       the answers: words that survive being decoded and encoded again
-bodies.py      an OpenAI body -> what to generate, or vLLM's error
+bodies.py      an OpenAI body -> what to generate, or vLLM's error (with fields.py, prompts.py)
 refusals.py    vLLM's errors
 choices.py     one answer that grows token by token
-completions.py, chats.py   the two answer formats
+answering.py   its tokens on their way to the client
+completions.py, chats.py   the two answer formats (formats.py: what they share)
+generating.py  from a request to its answer
 metrics.py     vLLM's metric names
 faults.py      what can be made to go wrong
 server.py      the routes
-command.py     `warmroute simengine`
+options.py, command.py     `warmroute simengine`
 """

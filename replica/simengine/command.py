@@ -25,7 +25,6 @@ from replica.simengine.publisher import EventEncoder, Publisher
 from replica.simengine.server import Server
 from replica.simengine.settings import Settings
 from replica.simengine.text import Text
-from replica.simengine.words import Words
 
 __all__ = ["configure", "run"]
 
@@ -67,7 +66,7 @@ async def _serve(args: argparse.Namespace, settings: Settings, text: Text, fault
             Engine(Scheduler(settings.limits, hasher), settings.timing, settings.time_scale, publisher.publish, count)
             for publisher in publishers
         ]
-        server = Server(settings, text, Words(text), engines, publishers, faults)
+        server = Server(settings, text, engines, publishers, faults)
         await _serve_http(args, server, engines, publishers)
     finally:
         for publisher in publishers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from replica.errors import UsageError
@@ -107,7 +108,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="serve a LoRA adapter (may be given several times)",
     )
-    add("--api-key", metavar="K", help="key that /v1 asks for (default: none)")
+    add(
+        "--api-key",
+        metavar="K",
+        default=os.environ.get("VLLM_API_KEY"),
+        help="key that /v1 asks for (default: VLLM_API_KEY of the environment, else none)",
+    )
     add(
         "--event-encoding",
         choices=("map", "array"),
