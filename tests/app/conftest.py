@@ -1,0 +1,73 @@
+"""A real fleet for the tests of the whole path: Valkey, two simulated engines with agents, the router."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from router.tools.local_fleet import EngineOptions, LocalFleet
+
+FAST = EngineOptions(num_blocks=512, prefill_tokens_per_s=200_000, decode_step_s=0.001)
+
+
+class Client:
+    """Speaks to one router over plain HTTP, a connection for each request."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def send(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict[str, str], Any]:
+        """Send a request; return status, headers (lower case) and the body, as JSON where it is JSON."""
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=30)
+        payload = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, payload, {"content-type": "application/json", **names})
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        found = {name.lower(): value for name, value in response.getheaders()}
+        is_json = found.get("content-type", "").startswith("application/json")
+        return response.status, found, json.loads(data) if is_json and data else data
+
+    def chat(self, *contents: str, **changes: Any) -> tuple[str, int, int, dict[str, Any]]:
+        """Send a chat, turns alternating from user; return replica, predicted and delivered tokens, and the answer."""
+        roles = ("user", "assistant")
+        messages = [{"role": roles[turn % 2], "content": text} for turn, text in enumerate(contents)]
+        body = {"model": "tiny", "messages": messages, "max_tokens": 8, **changes}
+        status, headers, answer = self.send("POST", "/v1/chat/completions", body)
+        assert status == 200, answer
+        delivered = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return headers["x-warmroute-replica"], int(headers["x-warmroute-matched-tokens"]), delivered, answer
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    """Two replicas with agents behind a router."""
+    with LocalFleet(FAST, replicas=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(fleet: LocalFleet) -> Client:
+    """A client of the fleet's router."""
+    return Client(fleet.router.http)
+
+
+@pytest.fixture
+def wait_for_blocks(client: Client, eventually: Callable[..., Any]) -> Callable[[int], Any]:
+    """`await wait_for_blocks(n)`: until the router's index holds at least n blocks of exact units."""
+
+    def total() -> int:
+        _, _, answer = client.send("GET", "/admin/replicas")
+        units = [unit for replica in answer["replicas"] for unit in replica["units"]]
+        return sum(unit["blocks"] for unit in units if unit["trust"] == "exact")
+
+    async def wait(blocks: int) -> None:
+        await eventually(lambda: total() >= blocks, what=f"{blocks} blocks in the index")
+
+    wait.total = total  # type: ignore[attr-defined]
+    return wait
