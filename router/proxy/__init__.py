@@ -3,16 +3,21 @@
 data_plane.py         DataPlane: listens, routes, drains
 client_connection.py  a client's connection: requests in, one at a time
 request_head.py       what a request's head says, and which heads are refused
+incoming_body.py      a request's body while it comes in
 chunked.py            the chunked coding of request bodies, strictly
+half_close.py         has a client that sent FIN left?
+door.py               what all clients' connections share
 http1_exchange.py     the Exchange of a client's HTTP/1.x connection: how answers are framed
 exchange.py           the seam: one request and its answer, without sockets
 paths.py              which paths clients may use
+replies.py            answers of the router's own
 models.py             GET /v1/models from what the fleet serves
 forward.py            Forwarder: read, place, send, stream, account
 forwarding.py         one request on its way
 hop_by_hop.py         which headers cross the router, and which it sets
 pool.py               connections to engines
 engine_connection.py  one connection to an engine
+answer_head.py        how an answer's body ends, and which headers the client gets
 usage.py              token counts out of passing answers
 deadlines.py          one timer for all timeouts
 seams.py              what the data plane needs of the core

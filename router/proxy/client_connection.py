@@ -32,6 +32,8 @@ LINGER_S = 30.0
 """A refused client may go on sending for this long (nginx: lingering_time)."""
 LINGER_QUIET_S = 5.0
 """But ends when it sends nothing for this long (nginx: lingering_timeout)."""
+LINGER_DRAINING_S = 1.0
+"""And for this long when the router is going away."""
 
 _HEAD_END = b"\r\n\r\n"
 
@@ -149,6 +151,8 @@ class ClientConnection(asyncio.Protocol):
         """Close now if nothing is being asked or answered."""
         if self._state is _State.HEAD and not self._head_bytes:
             self._transport.close()
+        elif self._state is _State.LINGER:
+            self.deadline_s = self._linger_until_s = min(self._linger_until_s, time.monotonic() + LINGER_DRAINING_S)
 
     def kill(self) -> None:
         """Close at once, whatever is running."""

@@ -7,12 +7,12 @@ they were received: nothing is decoded, joined or delayed.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, cast
 
 import httptools
 
+from router.proxy.answer_head import AnswerHead, judge
 from router.proxy.exchange import Framing, Headers
 
 HEAD_BYTES = 256 * 1_024
@@ -29,16 +29,6 @@ class Failure(Enum):
     """Closed within its head, or not HTTP."""
     CUT = "cut"
     """Its head was good; its body broke off or its framing did."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerHead:
-    """The head of an engine's answer; `headers` raw and in order."""
-
-    status: int
-    reason: bytes
-    headers: Headers
-    framing: Framing
 
 
 class AnswerSink(Protocol):
@@ -258,34 +248,15 @@ class EngineConnection(asyncio.Protocol):
         status = parser.get_status_code()
         if 100 <= status < 200:
             return status != 101 and self._complete
-        framing = self._framing(status)
-        if framing is None:
+        head = judge(status, self._reason, self._headers, bodiless=self._bodiless)
+        if head is None:
             return False
-        self._head = AnswerHead(status, self._reason, self._headers, framing)
-        if framing is not Framing.CHUNKED and not self._complete:
+        self._head = head
+        self._left_bytes = head.length
+        if head.framing is not Framing.CHUNKED and not self._complete:
             # The rest is counted here, so llhttp stands within a body that it never sees.
             self._parser = None
         return True
-
-    def _framing(self, status: int) -> Framing | None:
-        length: int | None = None
-        chunked = False
-        for name, value in self._headers:
-            lower = name.lower()
-            if lower == b"content-length":
-                length = int(value)  # llhttp has refused all but one run of digits
-            elif lower == b"transfer-encoding":
-                if chunked or value.lower() != b"chunked":
-                    return None
-                chunked = True
-        if self._bodiless or status in (204, 304):
-            return Framing.NONE
-        if chunked:
-            return Framing.CHUNKED
-        if length is not None:
-            self._left_bytes = length
-            return Framing.LENGTH
-        return Framing.PLAIN
 
     def _take_body(self, data: bytes) -> None:
         head, sink = self._head, self._sink

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 
 from router.errors import ConnectError, NoReplicaError, UpstreamBrokenError, UpstreamTimeoutError, WarmrouteError
 from router.placement import Placement
+from router.proxy.answer_head import AnswerHead
 from router.proxy.deadlines import NEVER
-from router.proxy.engine_connection import AnswerHead, EngineConnection, Failure
+from router.proxy.engine_connection import EngineConnection, Failure
 from router.proxy.exchange import Exchange, Framing, Headers
-from router.proxy.hop_by_hop import client_headers, engine_head, safe_value
+from router.proxy.hop_by_hop import engine_head, safe_value
 from router.proxy.pool import Connecting
 from router.proxy.replies import facts_of, reply_error
 from router.proxy.usage import UsageTap
@@ -209,23 +210,22 @@ class Forwarding:
         if self._chunked and not exchange.takes_chunked:
             framing = Framing.PLAIN
             self._decoding = True
-        keep_length = framing is Framing.LENGTH or framing is Framing.NONE
-        headers = client_headers(head.headers, keep_length=keep_length)
-        if 200 <= head.status < 300 and _is_readable(head.headers):
+        if head.readable and 200 <= head.status < 300:
             self._tap = UsageTap()
-        self._add_own(headers, placement)
+        headers = [*head.headers, *self._own_headers(placement)]
         exchange.start(head.status, head.reason, headers, framing, more=more)
         exchange.release_body()
 
-    def _add_own(self, headers: Headers, placement: Placement) -> None:
+    def _own_headers(self, placement: Placement) -> Headers:
         request, decision = self._exchange.request, placement.decision
-        headers += (
+        own: Headers = [
             (b"x-request-id", request.request_id.encode("ascii")),
             (b"x-warmroute-replica", safe_value(placement.replica.replica_id)),
             (b"x-warmroute-matched-tokens", b"%d" % decision.matched_tokens),
-        )
+        ]
         if request.explain:
-            headers.append((b"x-warmroute-explain", safe_value(decision.compact())))
+            own.append((b"x-warmroute-explain", safe_value(decision.compact())))
+        return own
 
     def answer_decoded(self, piece: bytes) -> None:
         """A piece of a chunked body."""
@@ -367,15 +367,3 @@ class Forwarding:
         stream = prompt is not None and prompt.stream
         facts = facts_of(self._exchange, prompt.model if prompt is not None else None, stream=stream)
         forwarder.recorder.finished(placement, outcome, facts)
-
-
-def _is_readable(headers: Headers) -> bool:
-    """Whether a body may hold token counts as text."""
-    readable = False
-    for name, value in headers:
-        lower = name.lower()
-        if lower == b"content-type":
-            readable = value.startswith((b"application/json", b"text/event-stream"))
-        elif lower == b"content-encoding" and value.lower() != b"identity":
-            return False
-    return readable

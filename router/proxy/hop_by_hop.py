@@ -5,9 +5,7 @@ Everything else crosses as it came: spelling, order, repeats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from router.proxy.exchange import Headers, Request
+from router.proxy.exchange import Request
 
 _CONNECTION_ONLY = frozenset(
     (
@@ -34,12 +32,13 @@ _NOT_TO_ENGINE = _CONNECTION_ONLY | {
     b"x-request-id",
     b"x-warmroute-explain",
 }
-_NOT_TO_CLIENT = _CONNECTION_ONLY | {
+NOT_TO_CLIENT = _CONNECTION_ONLY | {
     b"x-request-id",
     b"x-warmroute-explain",
     b"x-warmroute-matched-tokens",
     b"x-warmroute-replica",
 }
+"""Headers of an engine's that go no further (those that Connection names come on top)."""
 _WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
 
 
@@ -71,26 +70,6 @@ def engine_head(request: Request, authority: bytes, rank: int | None) -> bytes:
         parts.append(b"content-length: %d\r\n" % len(request.body))
     parts.append(b"\r\n")
     return b"".join(parts)
-
-
-def client_headers(headers: Headers, *, keep_length: bool) -> Headers:
-    """Return an engine's headers as they go to the client.
-
-    Args:
-        keep_length: Whether Content-Length frames the answer (or tells what HEAD would have brought).
-    """
-    dropped: Iterable[bytes] = ()
-    for name, value in headers:
-        if name.lower() == b"connection":
-            dropped = (*dropped, *(token.strip() for token in value.lower().split(b",")))
-    kept: Headers = []
-    for pair in headers:
-        lower = pair[0].lower()
-        if lower in _NOT_TO_CLIENT or (lower in dropped and lower != b"content-length"):
-            continue
-        if keep_length or lower != b"content-length":
-            kept.append(pair)
-    return kept
 
 
 def safe_value(text: str) -> bytes:
