@@ -1,15 +1,17 @@
 """What happened in a replica's cache, in words that belong to no engine.
 
 An engine adapter (replica/agent/adapters) turns an engine's own frames into these. Hashes are the identity of a block:
-the last 8 bytes of the engine's digest as an unsigned integer, 0 <= hash < 2**64.
+the last 8 bytes of the engine's digest as an unsigned integer, 0 <= hash < 2**64. They are msgspec structs, since an
+agent makes tens of thousands of them a second and a frozen dataclass takes four times as long to make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
+
+import msgspec
 
 HASH_MASK = (1 << 64) - 1
 
@@ -31,8 +33,7 @@ class GroupKind(IntEnum):
     """Sliding window and other partial groups: announces tails, so its blocks are never credited as a prefix match."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockStored:
+class BlockStored(msgspec.Struct, frozen=True, gc=False):
     """Blocks are in the cache now, or were reported again.
 
     Attributes:
@@ -59,8 +60,7 @@ class BlockStored:
     extra_keys: tuple[Any, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRemoved:
+class BlockRemoved(msgspec.Struct, frozen=True, gc=False):
     """One copy of each of these blocks left the tier and group."""
 
     hashes: tuple[int, ...]
@@ -68,8 +68,7 @@ class BlockRemoved:
     group: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AllBlocksCleared:
+class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False):
     """The unit's whole cache is empty, in every tier and group."""
 
 

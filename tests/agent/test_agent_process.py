@@ -230,11 +230,20 @@ async def test_health_and_metrics_are_served(engine, agent, eventually) -> None:
             return (found["blocks"], found["trust"], found["registered"]) == (5, "exact", True)
 
         await eventually(counted)
-        async with session.get("/metrics") as got:
-            text = await got.text()
-    assert f'warmroute_agent_events{{kind="BlockStored",unit="{UNIT}"}} 1.0' in text
-    assert f'warmroute_agent_lag_seconds_count{{unit="{UNIT}"}} 1.0' in text
-    assert str(PROMPT[0]) + ", " + str(PROMPT[1]) not in text
+
+        async def text() -> str:
+            async with session.get("/metrics") as got:
+                return await got.text()
+
+        lag = f'warmroute_agent_lag_seconds_count{{unit="{UNIT}"}} 1.0'
+
+        async def published() -> bool:
+            return lag in await text()
+
+        await eventually(published)
+        metrics = await text()
+    assert f'warmroute_agent_events{{kind="BlockStored",unit="{UNIT}"}} 1.0' in metrics
+    assert str(PROMPT[0]) + ", " + str(PROMPT[1]) not in metrics
 
 
 async def run_to_end(*arguments: str) -> tuple[int, str]:
