@@ -118,8 +118,7 @@ class Copies:
         """Yield the live blocks of each tier and group."""
         for (tier, group), layer in self._layers.items():
             if layer.held:
-                # Through a list: an array that does not know its length grows in small steps, and takes five times as long.
-                yield (int(tier), group, int(layer.kind), array("Q", list(layer.held)))
+                yield (int(tier), group, int(layer.kind), array("Q", layer.held))
 
     def _bound(self, tier: Tier) -> int:
         if tier is Tier.GPU and self.num_blocks is not None:
