@@ -176,7 +176,7 @@ class RealFleet:
     def replica(self, name: str) -> dict[str, Any]:
         """What the router's /admin/replicas tells of a replica."""
         replicas = call(self.admin, "GET", "/admin/replicas").json["replicas"]
-        return next((dict(item) for item in replicas if item["id"] == name), {})
+        return next((dict(item) for item in replicas if item["replica"] == name), {})
 
     def trust(self, name: str) -> str:
         """The trust in a replica's only unit."""
