@@ -115,23 +115,23 @@ class RedisFeed:
         while True:
             link = RedisLink(self._url, self._keys)
             began_s = self._clock()
+            # A task of its own: a task group that fails while it is cancelled would raise its failure and lose the
+            # cancellation.
+            session = asyncio.create_task(self._session(link))
             try:
-                await link.open()
-                await self._session(link)
-            except* (RedisError, OSError, TimeoutError) as group:
-                self._lost(_first(group))
-            except* Exception as group:
-                # A fault of ours: the index stays what it is, and a new session reads everything again.
-                LOG.error("feed failed", exc_info=_first(group))
-                self._lost(_first(group))
+                await asyncio.wait([session])
             finally:
-                await asyncio.shield(link.close())
+                session.cancel()
+                await asyncio.gather(session, return_exceptions=True)
+                await link.close()
+            self._lost(_first(session.exception()))
             if self._clock() - began_s > 5.0:
                 pause_s = 0.1
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, MAX_PAUSE_S)
 
     async def _session(self, link: RedisLink) -> None:
+        await link.open()
         await self._lanes.begin(link)
         await self._read_leases(link)
         self._metrics.feed_changed("redis", up=True)
@@ -157,7 +157,10 @@ class RedisFeed:
         units_known, synced = self._lanes.counts()
         self._metrics.feed_units(synced, units_known - synced)
 
-    def _lost(self, error: BaseException) -> None:
+    def _lost(self, error: BaseException | None) -> None:
+        if not isinstance(error, (RedisError, OSError, TimeoutError)):
+            # A fault of ours: the index stays what it is, and a new session reads on.
+            LOG.error("the feed failed", exc_info=error)
         reason = mask_secrets(str(error) or type(error).__name__)
         was_up, self._failure = self._health.up, reason
         self._health.link_down()
@@ -170,8 +173,7 @@ class RedisFeed:
             LOG.warning("Redis is not reached, trying on: %s", reason)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
+def _first(error: BaseException | None) -> BaseException | None:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -6,8 +6,9 @@ Redis that accepts and never answers is noticed within seconds. Nothing is retri
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -24,6 +25,7 @@ COMMAND_TIMEOUT_S = 2.0
 BLOCK_S = 0.5
 """How long one XREAD waits for news; what shows a black hole is that it does not come back even then."""
 READ_ENTRIES = 256
+CLOSE_S = 0.5
 MAX_UNITS = 20_000
 MAX_CHUNKS = 4_096
 
@@ -57,21 +59,24 @@ class RedisLink:
             RedisError: It does not, or refuses.
             OSError: No connection.
         """
-        await self._commands.initialize()
-        await self._lanes.initialize()
-        await self._commands.execute_command("PING")
-        await self._lanes.execute_command("PING")
+        await _answer(self._commands.initialize())
+        await _answer(self._lanes.initialize())
+        await _run(self._commands, "PING")
+        await _run(self._lanes, "PING")
 
     async def close(self) -> None:
         """Close both connections."""
         for client in (self._commands, self._lanes):
-            with contextlib.suppress(RedisError, OSError):  # a broken connection is closed all the same
-                await client.aclose()
+            # A broken connection is closed all the same.
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await client.aclose()
 
     async def read_lanes(self, cursors: dict[int, str]) -> list[tuple[int, list[Entry]]]:
         """Wait up to `BLOCK_S` for entries after each lane's cursor; one command for all lanes."""
         lane_of_key = {self._keys.stream(lane).encode(): lane for lane in cursors}
-        found = await self._lanes.execute_command(
+        found = await _run(
+            self._lanes,
             "XREAD",
             "COUNT",
             READ_ENTRIES,
@@ -91,23 +96,21 @@ class RedisLink:
         pipeline = self._commands.pipeline(transaction=False)
         for lane in lanes:
             pipeline.execute_command("XREVRANGE", self._keys.stream(lane), "+", "-", "COUNT", 1)
-        answers = await pipeline.execute()
+        answers = await _answer(pipeline.execute())
         newest = (_entries(answer) for answer in answers)
         return {lane: (entries[0][0] if entries else "0-0") for lane, entries in zip(lanes, newest, strict=True)}
 
     async def tail(self, lane: int, after: str) -> list[Entry]:
         """Return up to `READ_ENTRIES` entries of a lane after an id."""
         key = self._keys.stream(lane)
-        answer = await self._commands.execute_command("XRANGE", key, f"({after}", "+", "COUNT", READ_ENTRIES)
+        answer = await _run(self._commands, "XRANGE", key, f"({after}", "+", "COUNT", READ_ENTRIES)
         return _entries(answer)
 
     async def units(self, within_s: float) -> list[str]:
         """Return the units that were renewed in the last `within_s` seconds of Redis' own time."""
-        seconds, _ = await self._commands.execute_command("TIME")
+        seconds, _ = await _run(self._commands, "TIME")
         since = int(seconds) - within_s
-        names = await self._commands.execute_command(
-            "ZRANGEBYSCORE", self._keys.registry, since, "+inf", "LIMIT", 0, MAX_UNITS
-        )
+        names = await _run(self._commands, "ZRANGEBYSCORE", self._keys.registry, since, "+inf", "LIMIT", 0, MAX_UNITS)
         return [name.decode(errors="replace") for name in names]
 
     async def leases(self, units: Sequence[str]) -> dict[str, bytes | None]:
@@ -117,12 +120,12 @@ class RedisLink:
         pipeline = self._commands.pipeline(transaction=False)
         for unit in units:
             pipeline.execute_command("GET", self._keys.lease(unit))
-        return dict(zip(units, await pipeline.execute(), strict=True))
+        return dict(zip(units, await _answer(pipeline.execute()), strict=True))
 
     async def snapshot(self, unit: str) -> Snapshot | None:
         """Return the unit's newest snapshot, or None where there is no whole one."""
         for _ in range(2):  # the pointer may move between the two reads
-            pointer = await self._commands.execute_command("GET", self._keys.snapshot_pointer(unit))
+            pointer = await _run(self._commands, "GET", self._keys.snapshot_pointer(unit))
             if pointer is None:
                 return None
             key = self._keys.snapshot(unit, pointer.decode(errors="replace"))
@@ -136,16 +139,38 @@ class RedisLink:
 
     async def epoch(self, unit: str) -> int | None:
         """Return the epoch that may write for the unit now."""
-        answer = await self._commands.execute_command("GET", self._keys.epoch(unit))
+        answer = await _run(self._commands, "GET", self._keys.epoch(unit))
         return int(answer) if answer is not None and answer.isdigit() and len(answer) < 20 else None
 
     async def _chunks(self, key: str) -> AsyncIterator[bytes]:
         for first in range(0, MAX_CHUNKS, 8):
-            chunks: list[bytes] = await self._commands.execute_command("LRANGE", key, first, first + 7)
+            chunks: list[bytes] = await _run(self._commands, "LRANGE", key, first, first + 7)
             for chunk in chunks:
                 yield chunk
             if len(chunks) < 8:
                 return
+
+
+async def _run(client: Any, *command: Any) -> Any:
+    return await _answer(client.execute_command(*command))
+
+
+async def _answer(asked: Awaitable[Any]) -> Any:
+    """Return the answer, unless the asking task was cancelled meanwhile.
+
+    Python 3.11's `asyncio.wait_for`, which the client sends with, swallows a cancellation that comes as it completes.
+    """
+    # The client's own time limit does not hold for the handshake.
+    async with asyncio.timeout(BLOCK_S + COMMAND_TIMEOUT_S):
+        return await _unless_cancelled(asked)
+
+
+async def _unless_cancelled(asked: Awaitable[Any]) -> Any:
+    answer = await asked
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    return answer
 
 
 def _entries(answer: Any) -> list[Entry]:
