@@ -360,6 +360,7 @@ class Forwarding:
             return
         self._closed = True
         self.deadline_s = NEVER
+        self._exchange.listener = None  # or the two keep each other alive until the garbage collector comes
         forwarder, prompt, placement = self._forwarder, self._prompt, self._placement
         forwarder.deadlines.unwatch(self)
         forwarder.running.discard(self)

@@ -7,7 +7,6 @@ Inside a JSON string the key's quotes are escaped, so text can't be taken for it
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import orjson
 
@@ -15,7 +14,7 @@ OBJECT_BYTES = 4_096
 """A usage object that is longer is not looked at."""
 
 _KEY = b'"usage"'
-_OPENING = re.compile(rb"[ \t\r\n]*(:[ \t\r\n]*)?")
+_OPENING = re.compile(rb"(?:[ \t\r\n]*(?::[ \t\r\n]*)?)")
 _SPACE_BYTES = 64
 
 
@@ -58,13 +57,16 @@ class UsageTap:
     def _scan(self, data: bytes) -> None:
         at = data.find(_KEY)
         while at >= 0:
-            opening = _OPENING.match(data, at + len(_KEY))
-            start = opening.end() if opening is not None else len(data)
+            start = at + len(_KEY)
+            if data.startswith(b":{", start):  # as vLLM writes it
+                start += 1
+            else:
+                start = _OPENING.match(data, start).end()  # type: ignore[union-attr]  # it matches nothing too
             if start == len(data):
                 if start - at <= _SPACE_BYTES:
                     self._held = data[at:]
                     return
-            elif opening is not None and opening[1] is not None and data[start] == 0x7B:
+            elif data[start] == 0x7B and start > at + len(_KEY):
                 end = _closing(data, start)
                 if end > 0:
                     self._take(data[start:end])
@@ -80,10 +82,10 @@ class UsageTap:
             usage = orjson.loads(text)
         except orjson.JSONDecodeError:
             return
-        self.prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
-        self.completion_tokens = _count(usage, "completion_tokens", "output_tokens")
+        self.prompt_tokens = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
+        self.completion_tokens = _count(usage.get("completion_tokens", usage.get("output_tokens")))
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-        self.cached_tokens = _count(details, "cached_tokens") if isinstance(details, dict) else None
+        self.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
 
 
 def _closing(data: bytes, start: int) -> int:
@@ -98,9 +100,5 @@ def _closing(data: bytes, start: int) -> int:
             return end
 
 
-def _count(usage: dict[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = usage.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-    return None
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
