@@ -121,9 +121,10 @@ async def test_leaving_ends_it_once(harness, engine, wire, eventually) -> None:
     exchange = MemoryExchange(request(wire.chat_body()))
     item.plane.forwarder.forward(exchange)
     await eventually(lambda: one.asked)
-    assert exchange.listener is not None
-    exchange.listener.client_left()
-    exchange.listener.client_left()
+    listener = exchange.listener
+    assert listener is not None
+    listener.client_left()
+    listener.client_left()
     await eventually(lambda: one.open == 0)
     assert exchange.told == []
     assert len(item.notes.outcomes) == 1
