@@ -67,7 +67,7 @@ def show(results: Results, console: Console) -> None:
     """Print the table and the measures."""
     console.print(_table(results))
     for line in measures(results):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def measures(results: Results) -> list[str]:
@@ -97,9 +97,9 @@ def measures(results: Results) -> list[str]:
 def _table(results: Results) -> Table:
     plan = results.plan
     table = Table(title=f"{plan.replicas} simulated replicas of {plan.num_blocks:,} blocks, {plan.users} users")
-    table.add_column("policy")
-    for heading in ("requests", "hit rate", "TTFT p50", "TTFT p90", "spread", "share of bound"):
-        table.add_column(heading, justify="right")
+    table.add_column("policy", no_wrap=True)
+    for heading in ("requests", "hit rate", "TTFT p50", "TTFT p90", "spread", "of bound"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in results.rows:
         share = row.hit_rate / results.bound.hit_rate if results.bound.hit_rate else math.nan
         table.add_row(

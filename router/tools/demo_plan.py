@@ -44,16 +44,16 @@ MIX = Mix(
     document=0.25,
     single=0.1,
     chat_shape=ChatShape(
-        systems=6, system_tokens=96, turns=(4, 8), user_tokens=(48, 160), answer_tokens=(24, 48), think_s=(0.4, 1.4)
+        systems=8, system_tokens=96, turns=(4, 8), user_tokens=(48, 160), answer_tokens=(24, 48), think_s=(0.5, 1.5)
     ),
     document_shape=DocumentShape(
-        window=12,
-        documents=2,
+        window=16,
+        documents=3,
         document_tokens=(800, 1_600),
         questions=(3, 5),
         question_tokens=(16, 64),
         answer_tokens=(16, 40),
-        think_s=(0.4, 1.4),
+        think_s=(0.5, 1.5),
     ),
     single_shape=SingleShape(prompt_tokens=(200, 700), answer_tokens=(16, 40)),
 )
@@ -73,16 +73,16 @@ class DemoPlan:
     """
 
     seed: int = 1
-    sessions: int = 100
-    users: int = 48
+    sessions: int = 130
+    users: int = 56
     replicas: int = 4
-    num_blocks: int = 576
+    num_blocks: int = 672
     router_port: int = 0
 
     @property
     def engine(self) -> EngineOptions:
         """Options of every engine."""
-        return EngineOptions(num_blocks=self.num_blocks, prefill_tokens_per_s=6_000.0, decode_step_s=0.025)
+        return EngineOptions(num_blocks=self.num_blocks, prefill_tokens_per_s=8_000.0, decode_step_s=0.02)
 
     @property
     def fleet_blocks(self) -> int:
