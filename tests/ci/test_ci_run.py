@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -61,9 +62,14 @@ def test_too_long_is_ended(run: Run) -> None:
     assert time.monotonic() - started < 30
 
 
-def test_nothing_is_left_behind(run: Run, tmp_path: Path) -> None:
-    """A process that outlives its command is named and ended, and the run fails, though the command passed."""
-    left = "\t@(setsid sleep 601 >/dev/null 2>&1 & echo $$! >pid); echo it ran\n"
+@pytest.mark.parametrize("command", ["sleep 601", "env -i ./sleep 601"])
+def test_nothing_is_left_behind(run: Run, tmp_path: Path, command: str) -> None:
+    """A process that outlives its command is named and ended, and the run fails, though the command passed.
+
+    It is known by its environment, or, where that is gone, by its program in the checkout.
+    """
+    shutil.copy(str(shutil.which("sleep")), tmp_path / "sleep")
+    left = f"\t@(setsid {command} >/dev/null 2>&1 & echo $$! >pid); echo it ran\n"
     done = run(test=left)
     assert done.returncode == 1
     assert "sleep 601" in done.stdout
