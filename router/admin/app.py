@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,7 +19,14 @@ from aiohttp.typedefs import Middleware
 
 from router.admin.views import masked_config, replica_view
 from router.config import RouterConfig
-from router.errors import BodyTooLargeError, MalformedRequestError, PathNotFoundError, RequestError, WarmrouteError
+from router.errors import (
+    BodyTooLargeError,
+    MalformedRequestError,
+    MethodNotAllowedError,
+    PathNotFoundError,
+    RequestError,
+    WarmrouteError,
+)
 from router.fleet.fleet import Fleet
 from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
@@ -26,6 +34,7 @@ from router.request.reader import PromptReader
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import CONTENT_TYPE, Metrics
 
+LOG = logging.getLogger("warmroute.admin")
 MAX_EXPLAIN_BYTES = 8 * 2**20
 EXPLAINS_AT_ONCE = 2
 DEFAULT_DECISIONS = 50
@@ -147,8 +156,8 @@ class Endpoints:
 
     async def explain(self, request: web.Request) -> web.Response:
         """Decide without sending."""
+        body = await request.read()
         async with self._explains:
-            body = await request.read()
             path = request.query.get("path") or ("/v1/chat/completions" if b'"messages"' in body else "/v1/completions")
             prompt = await asyncio.to_thread(self._view.reader.read, path, body)
             return _json(self._view.placer.explain(prompt, self._view.clock()).to_dict())
@@ -201,17 +210,16 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPRequestEntityTooLarge:
         return _refusal(BodyTooLargeError(f"the body is over {MAX_EXPLAIN_BYTES} bytes"))
     except web.HTTPMethodNotAllowed as error:
-        body = {
-            "error": {
-                "message": "wrong method",
-                "type": "invalid_request_error",
-                "param": None,
-                "code": "method_not_allowed",
-            }
-        }
-        return _json(body, 405, {"allow": ", ".join(sorted(error.allowed_methods))})
+        refusal = _refusal(MethodNotAllowedError("wrong method for this endpoint"))
+        refusal.headers["allow"] = ", ".join(sorted(error.allowed_methods))
+        return refusal
     except web.HTTPNotFound:
         return _refusal(PathNotFoundError("there is no such admin endpoint"))
+    except web.HTTPException:
+        raise
+    except Exception:
+        LOG.exception("an admin endpoint failed", extra={"path": request.path})
+        return _refusal(WarmrouteError("the router failed to answer; its log says why"))
 
 
 def _token(token: str | None) -> Middleware:

@@ -1,0 +1,45 @@
+"""A small fleet and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
+from router.fleet.fleet import Fleet
+from router.index.prefix_index import PrefixIndex
+from router.telemetry.fleet_series import FleetSeries
+from router.telemetry.metrics import Metrics
+
+
+@pytest.fixture
+def index() -> PrefixIndex:
+    """An empty index."""
+    return PrefixIndex()
+
+
+@pytest.fixture
+def fleet(index: PrefixIndex) -> Fleet:
+    """An empty fleet."""
+    return Fleet(on_unit_withdrawn=lambda unit: index.clear(unit.slot))
+
+
+@pytest.fixture
+def metrics(fleet: Fleet, index: PrefixIndex) -> Metrics:
+    """Metrics of that fleet, as a router sets them up."""
+    one = Metrics("1.2.3", ["/v1/completions"], lambda name: fleet.base_model(name) is not None)
+    one.register(FleetSeries(fleet, index, lambda: 0.0))
+    return one
+
+
+@pytest.fixture
+def announce(fleet: Fleet) -> Callable[..., None]:
+    """`announce("r0")`: a replica serving `tiny`."""
+
+    def add(name: str, port: int = 8000, model: str = "tiny") -> None:
+        unit = UnitFacts(f"{name}/0", 0, None, Trust.EXACT)
+        models = (ServedModel(model, model),)
+        fleet.announce(ReplicaFacts(name, f"http://10.0.0.1:{port}", "redis", models, (unit,)), 0.0)
+
+    return add
