@@ -2,7 +2,7 @@
 
 Strict because leniency here is how requests are smuggled: what two parsers end at different bytes, a third party can
 use. So: CRLF alone ends a line, sizes are 1 to 16 hexadecimal digits and nothing else, extensions and trailers are
-bounded, checked for control characters, and dropped (the engine gets a Content-Length).
+bounded, checked, and dropped (the engine gets a Content-Length).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ LINE_BYTES = 4_096
 TRAILER_BYTES = 16 * 1_024
 """All trailers of a body together."""
 
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?")
-_TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_QUOTED = rb'"[\t\x20\x21\x23-\x5b\x5d-\x7e]*"'
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + _TOKEN + rb"(?:=(?:" + _TOKEN + rb"|" + _QUOTED + rb"))?)*")
+_TRAILER = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
 
 
 class _State(Enum):

@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,15 +67,8 @@ def chunk(data: bytes) -> bytes:
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-@dataclass
-class Answer:
-    """What a client read. `body` is decoded, `raw` is not; `ended` tells whether its framing was complete."""
-
-    status: int
+class Headed:
     headers: list[tuple[str, str]]
-    body: bytes
-    raw: bytes
-    ended: bool
 
     def all(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key.lower() == name.lower()]
@@ -82,6 +76,17 @@ class Answer:
     def one(self, name: str) -> str:
         (value,) = self.all(name)
         return value
+
+
+@dataclass
+class Answer(Headed):
+    """What a client read. `body` is decoded, `raw` is not; `ended` tells whether its framing was complete."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    raw: bytes
+    ended: bool
 
     @property
     def code(self) -> str:
@@ -168,15 +173,12 @@ class Client:
 
 
 @dataclass
-class Asked:
+class Asked(Headed):
     """A request as an engine received it."""
 
     line: str
     headers: list[tuple[str, str]]
     body: bytes
-
-    def all(self, name: str) -> list[str]:
-        return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
 Behaviour = Callable[["Asked", asyncio.StreamWriter], Awaitable[None]]
@@ -191,7 +193,6 @@ class Engine:
     connections: int = 0
     open: int = 0
     behave: Behaviour | None = None
-    refusing: bool = False
     server: asyncio.Server | None = None
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -203,17 +204,13 @@ class Engine:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=2**26)
         self.port = self.server.sockets[0].getsockname()[1]
 
-    async def refuse(self) -> None:
+    def refuse(self) -> None:
         """Stop listening: connections are refused from now on."""
-        assert self.server is not None
-        self.server.close()
+        if self.server is not None:
+            self.server.close()
         for task in list(self.tasks):
             task.cancel()
         self.server = None
-
-    async def stop(self) -> None:
-        if self.server is not None:
-            await self.refuse()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -221,7 +218,6 @@ class Engine:
         task = asyncio.current_task()
         assert task is not None
         self.tasks.add(task)
-        closed = asyncio.ensure_future(writer.wait_closed())
         try:
             while True:
                 asked = await self._read(reader)
@@ -248,9 +244,7 @@ class Engine:
         finally:
             self.open -= 1
             self.tasks.discard(task)
-            closed.cancel()
-            with contextlib.suppress(Exception):
-                writer.transport.abort()
+            writer.transport.abort()
 
     async def _gone(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionError):
@@ -367,7 +361,7 @@ async def engine() -> AsyncIterator[Callable[..., Awaitable[Engine]]]:
 
     yield make
     for made in engines:
-        await made.stop()
+        made.refuse()
 
 
 @pytest.fixture
@@ -376,14 +370,8 @@ async def harness() -> AsyncIterator[Callable[..., Awaitable[Harness]]]:
     made: list[Harness] = []
 
     async def make(*engines: Engine, admin_handoff: Any = None, **settings: Any) -> Harness:
-        config = RouterConfig.model_validate(
-            {
-                "listen": "127.0.0.1:0",
-                "models": [{"name": "tiny"}],
-                "replicas": [{"url": "http://127.0.0.1:1"}],
-                **settings,
-            }
-        )
+        least = {"models": [{"name": "tiny"}], "replicas": [{"url": "http://127.0.0.1:1"}], "listen": "127.0.0.1:0"}
+        config = RouterConfig.model_validate(least | settings)
         retry = config.retry
         fleet = Fleet(eject_after=retry.eject_after, eject_s=retry.eject_s)
         index = PrefixIndex()
@@ -406,18 +394,7 @@ async def harness() -> AsyncIterator[Callable[..., Awaitable[Harness]]]:
         await item.plane.close()
 
 
-class Wire:
-    """The helpers above, for tests (which can't import a conftest)."""
-
-    chat_body = staticmethod(chat_body)
-    post = staticmethod(post)
-    get = staticmethod(get)
-    ok = staticmethod(ok)
-    chunk = staticmethod(chunk)
-    sse_head = SSE_HEAD
-
-
 @pytest.fixture
-def wire() -> Wire:
-    """Makers of requests and answers."""
-    return Wire()
+def wire() -> SimpleNamespace:
+    """Makers of requests and answers (tests can't import a conftest)."""
+    return SimpleNamespace(chat_body=chat_body, post=post, get=get, ok=ok, chunk=chunk, sse_head=SSE_HEAD)

@@ -48,6 +48,8 @@ def test_split_anywhere(cut: int) -> None:
         b"5;a\rb\r\nhello\r\n",
         b"5;\x00\r\nhello\r\n",
         b"5_0\r\n",
+        b"0;x=yX: y\r\n\r\n",
+        b"5;\r\nhello\r\n0\r\n\r\n",
         b"0\r\nbad trailer\r\n\r\n",
         b"0\r\nX: a\n\r\n",
         b"0\r\n folded\r\n\r\n",

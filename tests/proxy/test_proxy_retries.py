@@ -12,7 +12,7 @@ async def test_a_refused_connection_goes_to_another_replica(harness, engine, wir
     """(a) r0 refuses: the client gets 200 from r1; one request was generated in all; the decision names the retry."""
     one, two = await engine(), await engine()
     item = await harness(one, two, placement={"policy": "round-robin"})
-    await one.refuse()
+    one.refuse()
     answer = await item.ask(wire.post(wire.chat_body()))
     assert (answer.status, answer.one("x-warmroute-replica")) == (200, "r1")
     assert item.notes.retries == ["connect_failed"]
@@ -110,7 +110,7 @@ async def test_attempts_are_bounded_when_all_are_down(harness, engine, wire) -> 
     engines = [await engine() for _ in range(4)]
     item = await harness(*engines, retry={"attempts": 2, "eject_after": 1_000})
     for one in engines:
-        await one.refuse()
+        one.refuse()
     answers = await asyncio.gather(*(item.ask(wire.post(wire.chat_body())) for _ in range(20)))
     assert {(answer.status, answer.code) for answer in answers} == {(502, "connect_failed")}
     assert len(item.notes.decisions) == 40
@@ -121,7 +121,7 @@ async def test_no_replica_left_to_try_is_a_connect_failure(harness, engine, wire
     """One replica, refusing: 502 connect_failed; once ejected: 503 no_replica_available with Retry-After."""
     one = await engine()
     item = await harness(one, retry={"eject_after": 1})
-    await one.refuse()
+    one.refuse()
     answer = await item.ask(wire.post(wire.chat_body()))
     assert (answer.status, answer.code) == (502, "connect_failed")
     answer = await item.ask(wire.post(wire.chat_body()))
@@ -201,7 +201,7 @@ async def test_a_replica_that_refuses_is_skipped_after_a_few(harness, engine, wi
     item = await harness(*engines)
     text = "shared prefix " * 100
     await holds_the_prefix(item, engines, wire, text)
-    await engines[0].refuse()
+    engines[0].refuse()
     answers = await burst(item, wire, text)
     assert [answer.status for answer in answers] == [200] * 100
     assert 3 <= len(item.notes.retries) <= 20 + 3
