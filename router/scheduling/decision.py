@@ -40,7 +40,7 @@ class CandidateTerms:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What came of a placed request.
 
