@@ -95,8 +95,8 @@ class DemoPlan:
         return [workload.session(index) for index in range(self.sessions)]
 
     def lanes(self, sessions: Sequence[Session]) -> list[Lane[Session]]:
-        """Return the users; they come in over 2 seconds."""
-        return closed_loop(sessions, self.users, ramp_s=2.0)
+        """Return the users; they come in one by one, 30 a second."""
+        return closed_loop(sessions, self.users, ramp_s=self.users / 30)
 
     def fleet(self, run: PolicyRun) -> LocalFleet:
         """Return a fresh fleet for one row, not started yet."""

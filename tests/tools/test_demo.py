@@ -14,8 +14,8 @@ import pytest
 
 from router.tools.processes import wait_for
 
-SMALL = ("--sessions", "12", "--users", "8", "--replicas", "2", "--num-blocks", "160")
-# Children carry this in their environment, so that the test finds them even after their parent is gone.
+# A seed whose first sessions are three readers of documents, three short chats and a single prompt.
+SMALL = ("--seed", "377", "--sessions", "7", "--users", "7", "--replicas", "2", "--num-blocks", "160")
 
 
 def start(mark: str, *options: str) -> subprocess.Popen[str]:
@@ -29,7 +29,7 @@ def start(mark: str, *options: str) -> subprocess.Popen[str]:
 
 
 def processes(mark: str) -> list[int]:
-    """Processes that carry this mark, the demo itself among them."""
+    """Processes that carry this mark in their environment: the demo, and what it started even after its own end."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
