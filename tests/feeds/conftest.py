@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -262,3 +263,11 @@ async def relay(redis_url: str) -> AsyncIterator[Relay]:
 def writer(redis: Redis) -> Callable[..., Writer]:
     """`writer("r0/0")`: writes for one unit as its agent does."""
     return lambda unit, **facts: Writer(redis, unit, **facts)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
