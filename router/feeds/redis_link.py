@@ -137,11 +137,6 @@ class RedisLink:
             return snapshot if snapshot.unit == unit else None
         return None
 
-    async def epoch(self, unit: str) -> int | None:
-        """Return the epoch that may write for the unit now."""
-        answer = await _run(self._commands, "GET", self._keys.epoch(unit))
-        return int(answer) if answer is not None and answer.isdigit() and len(answer) < 20 else None
-
     async def _chunks(self, key: str) -> AsyncIterator[bytes]:
         for first in range(0, MAX_CHUNKS, 8):
             chunks: list[bytes] = await _run(self._commands, "LRANGE", key, first, first + 7)

@@ -1,7 +1,7 @@
 """Bringing units up to date: snapshot, then the lane's tail after it, until the live reader can go on.
 
-Lane by lane, so that a lane's tail is read once for all its units that wait. A unit that has no snapshot yet (its
-agent just began this epoch) is read from the epoch's first batch, which the lane then still holds.
+Lane by lane, so that a lane's tail is read once for all its units that wait. An agent begins each epoch with a
+snapshot; where the newest one is of an older epoch than the lane told of, the next is waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from router.feeds.redis_link import RedisLink, id_key
 from router.feeds.unit_feed import Verdict
 from router.fleet.fleet import Fleet
 from router.index.prefix_index import PrefixIndex
-from router.kv.wire import BlocksBatch, Snapshot, WireError, decode
+from router.kv.wire import BlocksBatch, WireError, decode
 from router.telemetry.metrics import Metrics
 
 IDLE_S = 0.25
@@ -62,8 +62,8 @@ class SnapshotLoader:
         starts: list[str] = []
         for item in items:
             item.tries += 1
-            item.retry_s = self._clock() + min(MAX_RETRY_S, 0.1 * 2 ** min(item.tries, 6))
-            snapshot = await self._snapshot(link, item)
+            item.retry_s = self._clock() + min(MAX_RETRY_S, 0.025 * 2 ** min(item.tries, 7))
+            snapshot = await link.snapshot(item.unit.unit_id)
             if snapshot is None or not self._lanes.is_followed(item) or not item.feed.on_snapshot(snapshot):
                 continue
             layers = snapshot.layers
@@ -72,15 +72,6 @@ class SnapshotLoader:
                 starts.append(snapshot.stream_id)
         if catching_up:
             await self._read_tail(link, lane, min(starts, key=id_key), catching_up)
-
-    async def _snapshot(self, link: RedisLink, item: FollowedUnit) -> Snapshot | None:
-        unit_id = item.unit.unit_id
-        snapshot = await link.snapshot(unit_id)
-        epoch = await link.epoch(unit_id)
-        newest = max(item.feed.epoch, epoch or 0)
-        if snapshot is not None and snapshot.epoch >= newest:
-            return snapshot
-        return Snapshot(unit_id, newest, 0, "0-0", []) if newest else None
 
     async def _read_tail(self, link: RedisLink, lane: int, after: str, catching_up: dict[str, FollowedUnit]) -> None:
         while True:

@@ -49,8 +49,10 @@ class Writer:
         return reg.Registration(**{**values, **facts})
 
     async def register(self, **facts: Any) -> None:
-        """Write lease, registry entry and fence."""
+        """Write fence, lease and registry entry; a life that begins has its snapshot of nothing first."""
         await self.redis.set(self.keys.epoch(self.unit), self.epoch)
+        if self.sequence == 0:
+            await self.snapshot([])
         await self.redis.set(self.keys.lease(self.unit), reg.encode(self.registration(**facts), self.secret))
         await self.redis.zadd(self.keys.registry, {self.unit: int((await self.redis.time())[0])})
 

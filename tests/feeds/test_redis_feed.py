@@ -87,6 +87,20 @@ async def test_batches_of_an_older_epoch_change_nothing(redis_url, writer, run_f
     await eventually(lambda: router.held("r0/0") == {7, 8})
 
 
+async def test_an_epoch_that_begins_with_blocks_is_waited_for(redis_url, writer, run_feeds, eventually):
+    """An agent that voids what it published begins a new epoch with a snapshot: nothing of it is taken for empty."""
+    old, new = writer("r0/0", epoch=1), writer("r0/0", epoch=2)
+    await old.register()
+    await old.store(1, 2)
+    router = run_feeds(redis=redis_url)
+    await eventually(lambda: router.held("r0/0") == {1, 2})
+    await new.heartbeat()  # the new epoch is heard of before its snapshot is there
+    await eventually(lambda: router.held("r0/0") == set())
+    await new.snapshot([2, 3])
+    await new.store(4)
+    await eventually(lambda: router.held("r0/0") == {2, 3, 4})
+
+
 async def test_a_batch_sent_twice_is_applied_once(redis_url, writer, run_feeds, eventually):
     """A duplicate batch is ignored: a block that was removed since does not come back."""
     r0 = writer("r0/0")
