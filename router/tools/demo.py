@@ -35,6 +35,10 @@ from router.tools.processes import StartError
 INTERRUPTED = 130
 LAG_PROBES = 24
 FEED_LAG = "warmroute_feed_lag_seconds"
+QUESTION = (
+    "What does a prefix cache keep, and why is a request faster where the beginning of its prompt was seen before?"
+)
+"""Over two blocks long, so that asking it twice shows a match."""
 DEFAULTS = DemoPlan()
 
 
@@ -169,12 +173,13 @@ def _stay(fleet: LocalFleet, plan: DemoPlan, console: Console, quiet: bool) -> N
         StartError: A process of the fleet ended by itself.
     """
     if not quiet:
-        question = {"model": plan.engine.model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}
-        body = json.dumps(question)
+        body = json.dumps(
+            {"model": plan.engine.model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 16}
+        )
         lines = [
             "",
             f"router     {fleet.router.http}",
-            f"dashboard  {fleet.router.http}/admin/",
+            f"decisions  {fleet.router.http}/admin/decisions",
             f"metrics    {fleet.router.http}/metrics",
             *(f"engine r{number}  {engine.http}" for number, engine in enumerate(fleet.engines)),
             f"Valkey     {fleet.redis_url}",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -96,7 +97,10 @@ def measures(results: Results) -> list[str]:
 
 def _table(results: Results) -> Table:
     plan = results.plan
-    table = Table(title=f"{plan.replicas} simulated replicas of {plan.num_blocks:,} blocks, {plan.users} users")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"{plan.replicas} simulated replicas of {plan.num_blocks:,} blocks, {plan.users} users",
+    )
     table.add_column("policy", no_wrap=True)
     for heading in ("requests", "hit rate", "TTFT p50", "TTFT p90", "spread", "of bound"):
         table.add_column(heading, justify="right", no_wrap=True)
