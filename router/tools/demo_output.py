@@ -97,10 +97,8 @@ def measures(results: Results) -> list[str]:
 
 def _table(results: Results) -> Table:
     plan = results.plan
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"{plan.replicas} simulated replicas of {plan.num_blocks:,} blocks, {plan.users} users",
-    )
+    title = f"{plan.replicas} simulated replicas of {plan.num_blocks:,} blocks, {plan.users} users"
+    table = Table(box=box.SIMPLE_HEAD, title=title, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
     table.add_column("policy", no_wrap=True)
     for heading in ("requests", "hit rate", "TTFT p50", "TTFT p90", "spread", "of bound"):
         table.add_column(heading, justify="right", no_wrap=True)
