@@ -19,18 +19,27 @@ from router.errors import ConfigurationError, Problem
 from router.feeds.feeds import Feeds
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Unit
-from router.index.approximate import ApproximateMemory
+from router.fleet.vouching import Vouching
+from router.index.announced import AnnouncedBlocks
+from router.index.approximate import ApproximateMemory, memory_slot
 from router.index.expected import ExpectedBlocks
 from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
+from router.proving import SETTLE_EVERY_S, Proving
 from router.proxy.data_plane import DataPlane
-from router.request.model_text import ModelText, TokenizerError, load
+from router.request.client_templates import ClientTemplates
+from router.request.encoders.encoder import TokenizerError
+from router.request.encoders.hub import local_path
+from router.request.encoders.table import Options, load_text
 from router.request.reader import PromptReader
+from router.request.text import Text
+from router.request.token_cache import TokenCache
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.logs import AccessLog
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
+from router.telemetry.trust_log import log_trust_change
 
 LOG = logging.getLogger("warmroute.app")
 SWEEP_EVERY_S = 0.05
@@ -53,7 +62,9 @@ class App:
     def __init__(self, config: RouterConfig) -> None:
         self.config = config
         self.clock = time.monotonic
-        self.texts = _load_texts(config)
+        self.token_cache = TokenCache(config.limits.token_cache_bytes)
+        self.client_templates = ClientTemplates(config.limits.client_template_s)
+        self.texts = _load_texts(config, self.token_cache, self.client_templates)
         self.index = PrefixIndex()
         self.expected = ExpectedBlocks()
         self.approximate = ApproximateMemory(self.index)
@@ -63,6 +74,11 @@ class App:
             eject_s=config.retry.eject_s,
             on_unit_withdrawn=self._forget_unit,
         )
+        self.metrics = Metrics(version("warmroute"), config.paths, lambda name: self.fleet.base_model(name) is not None)
+        self.announced = AnnouncedBlocks()
+        self.vouching = Vouching(log_trust_change)
+        lag_s = config.placement.event_lag_s
+        self.proving = Proving(self.index, self.announced, self.vouching, lag_s, self.metrics.prediction_judged)
         self.placer = Placer(
             self.fleet,
             self.index,
@@ -71,16 +87,16 @@ class App:
             config.placement,
             random.Random(),
             time.time,
+            self.proving,
         )
-        self.reader = PromptReader(self._text_for)
-        self.metrics = Metrics(version("warmroute"), config.paths, lambda name: self.fleet.base_model(name) is not None)
-        self.metrics.register(FleetSeries(self.fleet, self.index, self.clock))
+        self.reader = PromptReader(self._text_for, self._max_model_len_for, self.token_cache)
+        self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
         self.decisions = DecisionLog(config.admin.decisions)
         access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
         self.recorder = Recorder(self.metrics, self.decisions, access_log)
         self.draining = False
         self._started_s = self.clock()
-        self.feeds = Feeds(config, self.fleet, self.index, self.metrics, self.clock)
+        self.feeds = Feeds(config, self.fleet, self.index, self.metrics, self.clock, announced=self.announced)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()
         self._data_plane: DataPlane | None = None
@@ -96,6 +112,7 @@ class App:
         """
         self._keep("feeds", self.feeds.run)
         self._keep("index sweep", self._sweep)
+        self._keep("proving", self._judge)
         try:
             return await self._listen()
         except BaseException:
@@ -134,6 +151,7 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._data_plane is not None:
             await self._data_plane.close()
+        self.client_templates.close()
         await self._closing.aclose()
 
     async def _listen(self) -> dict[str, str]:
@@ -147,6 +165,7 @@ class App:
             reader=self.reader,
             not_ready=self.not_ready,
             clock=self.clock,
+            vouching=self.vouching,
         )
         runner = web.AppRunner(build_admin(view), access_log=None, handle_signals=False)
         await runner.setup()
@@ -169,7 +188,7 @@ class App:
         bound = runner.addresses[0]
         return f"http://[{host}]:{bound[1]}" if ":" in host else f"http://{host}:{bound[1]}"
 
-    def _text_for(self, name: str | None) -> ModelText | None:
+    def _text_for(self, name: str | None) -> Text | None:
         if name is None:
             return next(iter(self.texts.values())) if len(self.texts) == 1 else None
         text = self.texts.get(name)
@@ -178,9 +197,18 @@ class App:
             text = self.texts.get(base) if base is not None else None
         return text
 
+    def _max_model_len_for(self, name: str | None) -> int | None:
+        """The longest prompt and answer of a model, where all its replicas agree. Called from other threads."""
+        served = [replica.models.get(name) for replica in list(self.fleet.replicas.values())] if name else []
+        lengths = {model.max_model_len for model in served if model is not None}
+        return lengths.pop() if len(lengths) == 1 else None
+
     def _forget_unit(self, unit: Unit) -> None:
+        self.announced.interrupted(unit.slot)
+        self.vouching.forget(unit)
         self.index.clear(unit.slot)
         self.approximate.drop(unit.slot)
+        self.approximate.forget(memory_slot(unit.slot))
 
     def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(_run_again(name, run), name=name))
@@ -189,6 +217,12 @@ class App:
         while True:
             self.index.sweep()
             await asyncio.sleep(SWEEP_EVERY_S)
+
+    async def _judge(self) -> None:
+        """Verdicts that no further request would bring about."""
+        while True:
+            self.proving.settle(self.clock())
+            await asyncio.sleep(SETTLE_EVERY_S)
 
 
 async def _run_again(name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -211,14 +245,20 @@ async def _bound(path: str, address: str, start: Callable[[], Awaitable[Bound]])
         ) from error
 
 
-def _load_texts(config: RouterConfig) -> dict[str, ModelText]:
-    texts: dict[str, ModelText] = {}
+def _load_texts(config: RouterConfig, cache: TokenCache, client_templates: ClientTemplates) -> dict[str, Text]:
+    texts: dict[str, Text] = {}
     problems: list[Problem] = []
     for position, model in enumerate(config.models):
         if model.tokenizer is None:
             continue
+        options = Options(
+            template_file=model.chat_template,
+            defaults=model.chat_template_kwargs,
+            cache=cache,
+            client_templates=client_templates if model.allow_client_template else None,
+        )
         try:
-            texts[model.name] = load(model.tokenizer, model.chat_template)
+            texts[model.name] = load_text(local_path(model.tokenizer, model.revision), options)
         except TokenizerError as error:
             problems.append(Problem(f"models.{position}.tokenizer", str(error)))
     if problems:

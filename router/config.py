@@ -61,8 +61,19 @@ class ModelConfig(Section):
     """A model whose prompts the router understands."""
 
     name: str = Field(min_length=1, description="the name that clients send; adapters of it are found at the replicas")
-    tokenizer: Path | None = Field(None, description="folder with tokenizer.json, tokenizer_config.json, chat template")
+    tokenizer: Path | None = Field(
+        None,
+        description="folder with tokenizer.json, tokenizer_config.json, chat template, or with a file of ranks or of "
+        "Mistral's; one such file; or OWNER/NAME on the Hugging Face hub",
+    )
+    revision: str | None = Field(None, min_length=1, description="commit, tag or branch, for OWNER/NAME; default main")
     chat_template: Path | None = Field(None, description="a template file, if the engine has its own (--chat-template)")
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="the engine's --default-chat-template-kwargs"
+    )
+    allow_client_template: bool = Field(
+        False, description="run the `chat_template` of a request too (engines with --trust-request-chat-template)"
+    )
     block_size: int = Field(16, ge=1, le=4096, description="tokens a block, where the engine does not say")
 
 
@@ -124,6 +135,12 @@ class LimitsConfig(Section):
     header_bytes: int = Field(64 * 2**10, ge=4_096, le=2**24, description="largest request line and headers together")
     buffered_bytes: int = Field(2**30, ge=2**20, le=2**40, description="all request bodies in memory together")
     connections: int = Field(20_000, ge=1, le=1_000_000, description="client connections at once")
+    token_cache_bytes: int = Field(
+        256 * 2**20, ge=0, le=2**40, description="token ids and block hashes of texts seen before; 0: keep none"
+    )
+    client_template_s: float = Field(
+        0.25, gt=0, le=10, description="seconds for one chat template that a request brought"
+    )
     inline_body_bytes: int = Field(
         4 * 2**10, ge=0, le=2**30, description="longer bodies are rendered and tokenised in a worker thread"
     )

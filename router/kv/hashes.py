@@ -17,39 +17,47 @@ from router.kv.schemes import HashAlgorithm, Scheme
 _NO_KEYS = cbor(None)
 
 
-def chain_digests(token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys = NO_EXTRA_KEYS) -> list[bytes]:
+def chain_digests(
+    token_ids: Sequence[int],
+    scheme: Scheme,
+    extra: ExtraKeys = NO_EXTRA_KEYS,
+    after: tuple[int, bytes] | None = None,
+) -> list[bytes]:
     """Return the whole digest of each full block of a prompt, first block first.
 
     Args:
-        token_ids: The prompt, each id from 0 to 2^64 - 1.
+        token_ids: The whole prompt, each id from 0 to 2^64 - 1.
         scheme: Algorithm, seed and block size.
         extra: LoRA, salt, media, prompt embeddings.
+        after: How many of the first blocks are left out, being known, and the digest of the last of them (the scheme's
+            root after none). None: none is left out.
 
     Raises:
         UnknownRootError: When the scheme's root can't be known.
     """
-    parent = scheme.root()
+    blocks, parent = (0, scheme.root()) if after is None else after
+    first = blocks * scheme.block_size
     if scheme.algorithm.uses_cbor:
-        return _cbor_chain(token_ids, scheme, extra, parent)
+        return _cbor_chain(token_ids, scheme, extra, first, parent)
     digest = scheme.algorithm.digest
     digests = []
-    for start in range(0, len(token_ids) - scheme.block_size + 1, scheme.block_size):
+    for start in range(first, len(token_ids) - scheme.block_size + 1, scheme.block_size):
         end = start + scheme.block_size
         parent = digest(pickled((parent, tuple(token_ids[start:end]), extra.for_block(start, end))))
         digests.append(parent)
     return digests
 
 
-def _cbor_chain(token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys, parent: bytes) -> list[bytes]:
+def _cbor_chain(token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys, first: int, parent: bytes) -> list[bytes]:
     size = scheme.block_size
     before_parent, before_ids = cbor_block_prefix(len(parent), size)
     whole = len(token_ids) // size * size
-    ids = list(map(encoded_id, token_ids[:whole] if whole < len(token_ids) else token_ids))
-    bodies = [before_ids + b"".join(ids[start : start + size]) for start in range(0, whole, size)]
+    ids = list(map(encoded_id, token_ids[first:whole]))
+    bodies = [before_ids + b"".join(ids[start : start + size]) for start in range(0, whole - first, size)]
     if extra == NO_EXTRA_KEYS:
         ends = [_NO_KEYS] * len(bodies)
     else:
-        ends = [cbor(extra.for_block(start, start + size)) for start in range(0, whole, size)]
+        ends = [cbor(extra.for_block(start, start + size)) for start in range(first, whole, size)]
     digests = []
     if scheme.algorithm.is_cryptographic:
         # The digest is called without the indirection of `algorithm.digest`: it is a fifth of the time here.

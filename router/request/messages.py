@@ -22,19 +22,20 @@ _TEXT_PARTS = {
     "thinking": "thinking",
 }
 _SKIPPED_WHEN_NULL = ("text", "refusal")
-_MEDIA_PARTS = frozenset(
-    {
-        "audio_embeds",
-        "audio_url",
-        "image_embeds",
-        "image_pil",
-        "image_url",
-        "input_audio",
-        "input_image",
-        "video_embeds",
-        "video_url",
-    }
-)
+# Media parts, and what a template that takes parts gets in their place.
+_MEDIA_PARTS = {
+    "audio_embeds": "audio",
+    "audio_url": "audio",
+    "image_embeds": "image",
+    "image_pil": "image",
+    "image_url": "image",
+    "input_audio": "audio",
+    "input_image": "image",
+    "video_embeds": "video",
+    "video_url": "video",
+}
+MEDIA_TYPES = frozenset(_MEDIA_PARTS.values())
+"""The types of a template's media parts."""
 # A text part keeps its other fields where the template gets parts. These are known fields, which are not "other".
 _KNOWN_PART_FIELDS = frozenset(
     {
@@ -61,24 +62,42 @@ _KNOWN_PART_FIELDS = frozenset(
 # Some gateways put a line into the system prompt that differs in each request. The engine drops it, for its cache's
 # sake, and so must we.
 _DROPPED_SYSTEM_LINE = "x-anthropic-billing-header"
+_PLAIN_ROLES = ("user", "assistant", "system")
 
 
-def conversation(messages: object, content_format: ContentFormat) -> list[dict[str, Any]]:
+def conversation(messages: object, content_format: ContentFormat, media: bool = False) -> list[dict[str, Any]]:
     """Return the `messages` of a body as the template gets them; the body's own objects are left as they are.
+
+    Args:
+        messages: The body's.
+        content_format: What the template wants.
+        media: Whether images, sound and video are let through: as parts of one of `MEDIA_TYPES`, with
+            `ContentFormat.PARTS`.
 
     Raises:
         NotUnderstoodError: BAD_REQUEST, MEDIA or PROMPT_EMBEDS.
     """
     if not isinstance(messages, list):
         raise NotUnderstoodError(Reason.BAD_REQUEST)
-    return [_message(message, content_format) for message in messages]
+    return [_message(message, content_format, media) for message in messages]
 
 
-def _message(message: object, content_format: ContentFormat) -> dict[str, Any]:
+def _message(message: object, content_format: ContentFormat, media: bool) -> dict[str, Any]:
+    if type(message) is dict and len(message) == 2:
+        # Most messages are a role and a text, and a conversation has many of them: they take the short way.
+        role, content = message.get("role"), message.get("content")
+        if type(content) is str and role in _PLAIN_ROLES and not content.startswith(_DROPPED_SYSTEM_LINE):
+            if content_format is ContentFormat.PARTS:
+                return {"role": role, "content": [{"type": "text", "text": content}]}
+            return {"role": role, "content": content}
+    return _any_message(message, content_format, media)
+
+
+def _any_message(message: object, content_format: ContentFormat, media: bool) -> dict[str, Any]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise NotUnderstoodError(Reason.BAD_REQUEST)
     role = message["role"]
-    result: dict[str, Any] = {"role": role, "content": _content(role, message.get("content"), content_format)}
+    result: dict[str, Any] = {"role": role, "content": _content(role, message.get("content"), content_format, media)}
     if role == "assistant":
         if calls := message.get("tool_calls"):
             result["tool_calls"] = _tool_calls(calls)
@@ -112,7 +131,7 @@ def _developer_tools(tools: object) -> Any:
     return ordered
 
 
-def _content(role: str, content: object, content_format: ContentFormat) -> Any:
+def _content(role: str, content: object, content_format: ContentFormat, media: bool) -> Any:
     parts: Iterable[object]
     if content is None:
         parts = []
@@ -123,6 +142,9 @@ def _content(role: str, content: object, content_format: ContentFormat) -> Any:
     else:
         raise NotUnderstoodError(Reason.BAD_REQUEST)
     read = [part for part in map(_part, parts) if part is not None]
+    if any(part["type"] in MEDIA_TYPES for part in read) and not (media and content_format is ContentFormat.PARTS):
+        # Into a string the engine puts its model's own placeholders, which are not known here.
+        raise NotUnderstoodError(Reason.MEDIA)
     if role == "system":
         read = _without_dropped_line(read)
     if content_format is ContentFormat.PARTS:
@@ -131,7 +153,9 @@ def _content(role: str, content: object, content_format: ContentFormat) -> Any:
 
 
 def _part(part: object) -> dict[str, Any] | None:
-    """Return a part as `{"type": "text", "text": ...}` with its unknown fields, or a tool reference, or nothing."""
+    """Return a part as `{"type": "text", "text": ...}` with its unknown fields, a tool reference, a mark of one of
+    `MEDIA_TYPES`, or nothing.
+    """
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, dict):
@@ -149,8 +173,12 @@ def _part(part: object) -> dict[str, Any] | None:
         return {"type": "tool_reference", "name": part["name"]}
     if kind == "prompt_embeds" or (kind is None and "prompt_embeds" in part):
         raise NotUnderstoodError(Reason.PROMPT_EMBEDS)
-    if (isinstance(kind, str) and kind in _MEDIA_PARTS) or (kind is None and not _MEDIA_PARTS.isdisjoint(part)):
-        raise NotUnderstoodError(Reason.MEDIA)
+    if isinstance(kind, str) and kind in _MEDIA_PARTS:
+        return {"type": _MEDIA_PARTS[kind]}
+    if kind is None:
+        for name, modality in _MEDIA_PARTS.items():
+            if name in part:
+                return {"type": modality}
     raise NotUnderstoodError(Reason.BAD_REQUEST)
 
 
@@ -257,3 +285,26 @@ def _tool(tool: object) -> dict[str, Any]:
     if deferred is not None:
         result["defer_loading"] = deferred
     return result
+
+
+def list_of_messages(value: object) -> list[dict[str, Any]]:
+    """Return a body's `messages` if they are a list of objects with roles.
+
+    Raises:
+        NotUnderstoodError: BAD_REQUEST when they are not.
+    """
+    if not isinstance(value, list):
+        raise NotUnderstoodError(Reason.BAD_REQUEST)
+    for message in value:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise NotUnderstoodError(Reason.BAD_REQUEST)
+    return value
+
+
+def text_parts_only(parts: list[Any]) -> None:
+    """Check that a list of parts holds text alone.
+
+    Raises:
+        NotUnderstoodError: BAD_REQUEST, MEDIA or PROMPT_EMBEDS.
+    """
+    _content("user", parts, ContentFormat.STRING, media=False)

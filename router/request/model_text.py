@@ -1,275 +1,178 @@
-"""A model's own text: its tokenizer and chat templates, loaded from the folder that the engine loads them from.
+"""A model's own text: its tokenizer and chat templates, as the engine uses them.
 
-Follows what vLLM 0.32 does with transformers 5 and a `tokenizer.json`. Tokenizers that are Python code are not read.
+Follows what vLLM 0.32 does with transformers 5. Tokenizers that are Python code are not read.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from pathlib import Path
+import itertools
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
-import jinja2
-from tokenizers import AddedToken, Tokenizer
+import xxhash
 
-from router.request import bodies, messages
+from router.request import messages_api
+from router.request.chat import ChatRenderer, common_chars
+from router.request.client_templates import ClientTemplates
+from router.request.encoders.cutting import Cutter
+from router.request.encoders.encoder import TextEncoder
 from router.request.reasons import NotUnderstoodError, Reason
-from router.request.render import ChatTemplate, Rendering
+from router.request.token_cache import TokenCache
+from router.request.tokens import ALL, Keep, Tokens
+from router.request.trail import Trail, follow
 
-MAX_CHARS = 8 * 2**20
-"""Longest text that is rendered and tokenised: two million tokens and a few seconds."""
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-# Arguments of transformers' own function: a request's variables of these names never reach the template.
-_NO_VARIABLES = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "documents",
-        "max_length",
-        "padding",
-        "return_assistant_tokens_mask",
-        "return_dict",
-        "return_tensors",
-        "self",
-        "tokenize",
-        "tokenizer_kwargs",
-        "tools",
-        "truncation",
-    }
-)
-_REFUSED_VARIABLES = ("chat_template", "conversation", "messages", "return_assistant_tokens_mask", "tokenize")
-_UNSET = (None, "auto")  # the engine treats a variable with one of these as not given
-_DEFAULT, _TOOL_USE, _PROCESSOR = "default", "tool_use", "processor"
-
-
-class TokenizerError(Exception):
-    """A tokenizer folder can't be used; the message says what is missing and what to do, in one line."""
+_CHARS_PER_TOKEN = 4  # a usual figure for English text; only an estimate is made of it
+_TOKENS_PER_MEDIUM = 512  # a picture of middling size; only an estimate is made of it
+_NOTHING_ADDED = b"\0"
+_numbers = itertools.count(1)
 
 
 class ModelText:
-    """Renders chats and encodes text as one model's engine does. Immutable, safe to use from several threads."""
+    """Renders chats and encodes text as one model's engine does. Safe to use from several threads."""
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
-        templates: Mapping[str, ChatTemplate],
-        special_tokens: Mapping[str, str],
-        max_chars: int = MAX_CHARS,
+        encoder: TextEncoder,
+        chat: ChatRenderer,
+        cache: TokenCache | None = None,
+        client_templates: ClientTemplates | None = None,
+        followed: bool = True,
     ) -> None:
-        """Put the parts together; `load` does it from a folder.
+        """Put the parts together; `router.request.encoders.table.load` does it from a folder.
 
         Args:
-            tokenizer: With truncation and padding off.
-            templates: Chat templates by name: `default`, `tool_use` (used when there are tools), `processor` (used
-                when there are none).
-            special_tokens: `bos_token`, `eos_token`... for the templates.
-            max_chars: Longest text that is rendered or encoded.
+            encoder: The tokenizer.
+            chat: The chat templates.
+            cache: Where tokenised text is kept; None: nowhere.
+            client_templates: Renders the templates that requests bring; None: they are not run.
+            followed: False for a model whose chats the engine encodes by code of its own: those are not rendered.
         """
-        self._tokenizer = tokenizer
-        self._templates = dict(templates)
-        self._special_tokens = dict(special_tokens)
-        self._special_count = tokenizer.num_special_tokens_to_add(False)
-        self.max_chars = max_chars
+        self.encoder = encoder
+        self._chat = chat
+        self._cache = cache or TokenCache(0)
+        self._client_templates = client_templates
+        self._followed = followed
+        self._namespace = next(_numbers)
+        self._cutter = Cutter(_cut_token(encoder, chat))
+        self.max_chars = chat.max_chars
 
-    def render_chat(self, body: Mapping[str, Any]) -> str:
+    @cached_property
+    def merges_inline_system(self) -> bool:
+        """Whether `/v1/messages` puts later system messages into the first."""
+        return messages_api.merges_inline_system(self._chat.sources)
+
+    @cached_property
+    def effort_without_thinking(self) -> str:
+        """The reasoning effort that `/v1/messages` takes for thinking switched off."""
+        return messages_api.effort_without_thinking(self.render_chat)
+
+    def render_chat(self, body: Mapping[str, Any], with_defaults: bool = True) -> str:
         """Return the prompt's text of a chat completion body.
+
+        Args:
+            body: The body.
+            with_defaults: Whether the engine's `--default-chat-template-kwargs` count.
 
         Raises:
             NotUnderstoodError: With the reason.
         """
-        given = body.get("chat_template_kwargs")
-        given = {} if given is None else given
-        if not isinstance(given, dict):
-            raise NotUnderstoodError(Reason.BAD_REQUEST)
-        if body.get("chat_template") is not None or any(given.get(name) for name in _REFUSED_VARIABLES):
+        if not self._followed:
             raise NotUnderstoodError(Reason.UNSUPPORTED)
-        variables = _variables(body, given)
-        tools = variables.get("tools") or messages.tools(body.get("tools"))
-        documents = variables.get("documents")
-        for items in (tools, documents):
-            if items is not None and not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
-                raise NotUnderstoodError(Reason.BAD_REQUEST)
-        template = self._template(tools)
-        conversation = messages.conversation(body.get("messages"), template.content_format)
-        if not template.knows_developer and any(message["role"] == "developer" for message in conversation):
-            conversation = messages.developer_as_system(conversation)
-        rendering = Rendering(
-            messages=conversation,
-            tools=tools,
-            documents=documents,
-            add_generation_prompt=bodies.flag(body.get("add_generation_prompt"), default=True),
-            continue_final_message=bodies.flag(body.get("continue_final_message"), default=False),
-        )
-        reach = {key: value for key, value in variables.items() if key in template.variables - _NO_VARIABLES}
-        return template.render(rendering, {**self._special_tokens, **reach}, self.max_chars)
+        source = body.get("chat_template")
+        if not source:
+            return self._chat.render(body, with_defaults)
+        if self._client_templates is None or not isinstance(source, str):
+            raise NotUnderstoodError(Reason.UNSUPPORTED)
+        return self._client_templates.render(source, body, self._chat, with_defaults)
 
-    def _template(self, tools: object) -> ChatTemplate:
-        names = (_PROCESSOR, _DEFAULT) if tools is None else (_TOOL_USE, _DEFAULT)
-        for name in names:
-            if name in self._templates:
-                return self._templates[name]
-        raise NotUnderstoodError(Reason.NO_TEMPLATE)
+    def chat(
+        self, body: Mapping[str, Any], add_special_tokens: bool, keep: Keep = ALL, with_defaults: bool = True
+    ) -> Tokens:
+        """Return the tokens of a chat completion body; those before the first medium where it has media.
 
-    def encode(
-        self, text: str, add_special_tokens: bool, keep_tokens: int | None = None, keep_side: str | None = None
-    ) -> list[int]:
-        """Return the token ids of a text.
+        Raises:
+            NotUnderstoodError: With the reason.
+        """
+        try:
+            text = self.render_chat(body, with_defaults)
+        except NotUnderstoodError as error:
+            if error.reason is not Reason.MEDIA or body.get("chat_template") or keep.tokens is not None:
+                raise
+            return self._before_media(body, add_special_tokens, with_defaults)
+        return self.tokens(text, add_special_tokens, keep)
+
+    def tokens(self, text: str, add_special_tokens: bool, keep: Keep = ALL) -> Tokens:
+        """Return the tokens of a text.
 
         Args:
             text: The prompt.
             add_special_tokens: Whether the tokenizer's own BOS and the like are added.
-            keep_tokens: `truncate_prompt_tokens`: as many are kept, special tokens included; None: all.
-            keep_side: `truncation_side`: `left` keeps the last tokens, `right` the first ones, of all with the special
-                ones among them. None: the last ones, and the special tokens are always kept.
+            keep: Truncation.
 
         Raises:
-            NotUnderstoodError: TOO_LONG, TOKENIZER_ERROR.
+            NotUnderstoodError: TOO_LONG, TOKENIZER_ERROR; BAD_REQUEST when not even the special tokens are kept;
+                UNSUPPORTED when it can't be known what the tokenizer adds.
         """
         if len(text) > self.max_chars:
             raise NotUnderstoodError(Reason.TOO_LONG)
+        added = self.encoder.added if add_special_tokens else None
+        if add_special_tokens and added is None:
+            raise NotUnderstoodError(Reason.UNSUPPORTED)
+        pieces = self._cutter.pieces(self.encoder.normalised(text))
         try:
-            # The batch call lets other threads run meanwhile, and it computes no offsets; `encode` does neither.
-            if keep_tokens is None or keep_side is not None:
-                [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-                return kept(encoding.ids, keep_tokens, keep_side)
-            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-            room = keep_tokens - (self._special_count if add_special_tokens else 0)
-            if room < 0:
-                raise NotUnderstoodError(Reason.BAD_REQUEST)
-            encoding.truncate(room, direction="left")
-            ids: list[int] = self._tokenizer.post_process(encoding, add_special_tokens=add_special_tokens).ids
-            return ids
-        except (NotUnderstoodError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:  # a panic of the Rust code is no Exception
+            keys = [self._cache.key(piece.encode(), self._namespace) for piece in pieces]
+        except UnicodeEncodeError:
             raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
+        ids: list[int] = list(added.before) if added else []
+        ends = []
+        for piece_ids in self._cache.encode(pieces, keys, self.encoder.encode):
+            ids += piece_ids
+            ends.append(len(ids))
+        if keep.tokens is None:
+            state = _NOTHING_ADDED if added is None else xxhash.xxh3_128_digest(repr(added.before).encode())
+            ids += added.after if added else ()
+            return Tokens(ids, Trail(follow(keys, state), ends, self._cache))
+        if keep.side is not None or added is None:
+            return Tokens(keep.of(ids + list(added.after) if added else ids))
+        before, after = list(added.before), list(added.after)
+        room = keep.tokens - len(before) - len(after)
+        if room < 0:
+            raise NotUnderstoodError(Reason.BAD_REQUEST)
+        return Tokens(before + Keep(room, None, keep.default_side).of(ids[len(before) :]) + after)
+
+    def encode(
+        self, text: str, add_special_tokens: bool, keep_tokens: int | None = None, keep_side: str | None = None
+    ) -> list[int]:
+        """Return the ids of `tokens`."""
+        return self.tokens(text, add_special_tokens, Keep(keep_tokens, keep_side)).ids
+
+    def _before_media(self, body: Mapping[str, Any], add_special_tokens: bool, with_defaults: bool) -> Tokens:
+        """Return the tokens that are sure to stand before the first medium."""
+        text, sure_chars = self._chat.before_media(body, with_defaults)
+        # Normalising may join the last sure character with the next one.
+        sure, text = self.encoder.normalised(text[:sure_chars]), self.encoder.normalised(text)
+        sure_chars = common_chars((sure, text))
+        # The tokens before a cut do not depend on what follows it; any other place could divide a token.
+        cut = max((_last_start(text, token, sure_chars) for token in self.encoder.sure_tokens), default=0)
+        if cut <= 0 or (add_special_tokens and self.encoder.added is None):
+            raise NotUnderstoodError(Reason.MEDIA)
+        tokens = self.tokens(text[:cut], add_special_tokens=False)
+        before = list(self.encoder.added.before) if add_special_tokens and self.encoder.added else []
+        estimate = len(before) + len(text) // _CHARS_PER_TOKEN + _TOKENS_PER_MEDIUM
+        return Tokens(before + tokens.ids, None if before else tokens.trail, Reason.MEDIA, estimate)
 
 
-def kept(token_ids: list[int], keep_tokens: int | None, keep_side: str | None) -> list[int]:
-    """Return what truncation leaves of token ids: the last ones unless `keep_side` is `right`."""
-    if keep_tokens is None or keep_tokens >= len(token_ids):
-        return token_ids
-    if keep_side == "right" or keep_tokens == 0:
-        return token_ids[:keep_tokens]
-    return token_ids[-keep_tokens:]
+def _cut_token(encoder: TextEncoder, chat: ChatRenderer) -> str | None:
+    """Return the token to cut at: the one that the templates print in most places; each place to look for costs."""
+    printed = "\0".join(template.source for template in chat.templates.values())
+    counts = {token: printed.count(token) for token in encoder.sure_tokens}
+    best = max(counts, key=lambda token: (counts[token], -printed.find(token)), default=None)
+    if best is not None and not counts[best]:  # a template that prints none: perhaps by its variable
+        return next((token for token in chat.special_tokens.values() if token in counts), best)
+    return best
 
 
-def _variables(body: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables of a request: its `chat_template_kwargs`, and the fields that override them."""
-    effort = body.get("reasoning_effort")
-    fields = {"documents": body.get("documents"), "reasoning_effort": effort}
-    if effort is not None and "enable_thinking" not in given:
-        fields["enable_thinking"] = effort != "none"
-    merged = {**given, **{key: value for key, value in fields.items() if value not in _UNSET}}
-    return {key: value for key, value in merged.items() if value not in _UNSET}
-
-
-def load(
-    folder: Path,
-    template_file: Path | None = None,
-    clock: Callable[[], datetime] = datetime.now,
-    max_chars: int = MAX_CHARS,
-) -> ModelText:
-    """Load a model's text from a folder.
-
-    Args:
-        folder: With `tokenizer.json`, and `tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`,
-            `additional_chat_templates/` and `chat_template.json` where the model has them.
-        template_file: The template of an engine that was started with `--chat-template`.
-        clock: What a template's `strftime_now` asks.
-        max_chars: Longest text that is rendered or encoded.
-
-    Raises:
-        TokenizerError: When something is missing or broken.
-    """
-    if not folder.is_dir():
-        raise TokenizerError(f"tokenizer folder {folder} does not exist: give the folder that holds tokenizer.json")
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise TokenizerError(
-            f"{folder} has no tokenizer.json: copy the model's tokenizer files there (its weights are not needed)"
-        )
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"{file} can't be read ({error}): copy it again from the model") from None
-    config = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = bool(config.get("split_special_tokens", False))
-    special_tokens = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
-    _add_missing(tokenizer, config, special_tokens)
-    sources = _template_sources(folder, config, template_file)
-    templates = {}
-    for name, source in sources.items():
-        try:
-            templates[name] = ChatTemplate(source, clock)
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise TokenizerError(f"chat template `{name}` of {template_file or folder} is broken: {error}") from None
-    return ModelText(tokenizer, templates, special_tokens, max_chars)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{file} can't be read ({error}): copy it again from the model") from None
-    if not isinstance(value, dict):
-        raise TokenizerError(f"{file} is no JSON object: copy it again from the model")
-    return value
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"chat template {file} can't be read: {error}") from None
-
-
-def _token_text(token: object) -> str | None:
-    """Return a token's text; files hold it as text or as an object with `content`."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
-
-
-def _add_missing(tokenizer: Tokenizer, config: Mapping[str, Any], special_tokens: Mapping[str, str]) -> None:
-    """Add the tokens that the configuration names and `tokenizer.json` does not, as transformers does."""
-    known = {str(token.content) for token in tokenizer.get_added_tokens_decoder().values()}
-    listed = config.get("added_tokens_decoder")
-    items = sorted(listed.items(), key=lambda item: int(item[0])) if isinstance(listed, dict) else []
-    wanted = [AddedToken(**{k: v for k, v in token.items() if k != "__type"}) for _, token in items]
-    more = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    more = list(more.values()) if isinstance(more, dict) else more
-    for text in (*special_tokens.values(), *map(_token_text, more)):
-        if text is not None and text not in {token.content for token in wanted}:
-            wanted.append(AddedToken(text, special=True, normalized=False))
-    tokenizer.add_tokens([token for token in wanted if token.content not in known])
-
-
-def _template_sources(folder: Path, config: Mapping[str, Any], template_file: Path | None) -> dict[str, str]:
-    if template_file is not None:
-        return {_DEFAULT: _read_text(template_file)}
-    sources: dict[str, str] = {}
-    single = folder / "chat_template.jinja"
-    if single.is_file():
-        sources[_DEFAULT] = _read_text(single)
-    more = folder / "additional_chat_templates"
-    if more.is_dir():
-        sources |= {file.stem: _read_text(file) for file in sorted(more.glob("*.jinja"))}
-    if not sources:
-        given = config.get("chat_template")
-        if isinstance(given, str):
-            sources[_DEFAULT] = given
-        elif isinstance(given, list):
-            sources |= {entry["name"]: entry["template"] for entry in given if isinstance(entry, dict)}
-    processor = _read_json(folder / "chat_template.json").get("chat_template")
-    if isinstance(processor, str) and not single.is_file():
-        sources[_PROCESSOR] = processor
-    return {name: source for name, source in sources.items() if name in (_DEFAULT, _TOOL_USE, _PROCESSOR)}
+def _last_start(text: str, token: str, latest: int) -> int:
+    """Return the last place, at most `latest`, where a token begins in a text; -1 when there is none."""
+    return text.rfind(token, 0, latest + len(token))

@@ -9,6 +9,7 @@ from router.kv.extra_keys import ExtraKeys, Lora, MediaItem
 from router.kv.hashes import chain
 from router.kv.schemes import Scheme, UnknownRootError
 from router.request.reasons import Reason
+from router.request.trail import Trail
 
 
 class Kind(StrEnum):
@@ -16,6 +17,7 @@ class Kind(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
+    POOLING = "pooling"
     OTHER = "other"
 
 
@@ -27,18 +29,20 @@ class Prompt:
         kind: The API.
         model: The name that the client sent: a model's or an adapter's; None when it sent none.
         stream: Whether the answer is a stream of events.
-        token_ids: The ids that the engine will compute, of the first prompt when there are several; None when the
-            request was not understood (then `reason` says why).
-        tokens: Length of the prompt in tokens; an estimate (body bytes / 4) when it was not understood.
+        token_ids: The ids that the engine will compute, of the first prompt when there are several; those before the
+            first image, sound or video when it has media (then `reason` is MEDIA); None when the request was not
+            understood (then `reason` says why).
+        tokens: Length of the prompt in tokens; an estimate (body bytes / 4) when it was not understood to its end.
         salt: `cache_salt`, if any.
-        media: Images and the like, in order.
+        media: Images and the like whose place and length are known, in order.
         reads_cache: False when the engine reads nothing from its prefix cache for it (it asks for logprobs of the
             prompt) though it stores the blocks.
         max_tokens: The limit of the answer in tokens that the client set, if any.
         include_usage: Whether a stream ends with a usage chunk (`stream_options.include_usage`).
-        reason: Why `token_ids` is None; else None.
+        reason: Why `token_ids` is None or ends before the prompt does; else None.
         n: Answers asked for, 1 or more.
         other_tokens: Tokens of the further prompts of a batch, estimated where they are text.
+        trail: Where its chain is looked up and kept; None: it is hashed whole.
     """
 
     kind: Kind
@@ -54,6 +58,7 @@ class Prompt:
     reason: Reason | None = None
     n: int = 1
     other_tokens: int = 0
+    trail: Trail | None = field(default=None, repr=False, compare=False)
     _chains: dict[tuple[Scheme, Lora | None], list[int]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -69,8 +74,12 @@ class Prompt:
         key = (scheme, lora)
         known = self._chains.get(key)
         if known is None:
+            extra = ExtraKeys(lora=lora, salt=self.salt, media=self.media)
             try:
-                known = chain(self.token_ids, scheme, ExtraKeys(lora=lora, salt=self.salt, media=self.media))
+                if self.trail is None or self.media:
+                    known = chain(self.token_ids, scheme, extra)
+                else:
+                    known = self.trail.chain(self.token_ids, scheme, extra)
             except UnknownRootError:
                 known = []
             self._chains[key] = known

@@ -8,27 +8,46 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from router.request import bodies
-from router.request.model_text import ModelText, kept
+from router.request import bodies, messages_api, responses_api
+from router.request.endpoints import ENDPOINTS, UNKNOWN, Endpoint, Shape
 from router.request.prompt import Kind, Prompt
 from router.request.reasons import NotUnderstoodError, Reason
+from router.request.text import Text
+from router.request.token_cache import TokenCache
+from router.request.tokens import Keep, Tokens
+from router.request.trail import trail_of_ids
 
-_KINDS = {"/v1/chat/completions": Kind.CHAT, "/v1/completions": Kind.COMPLETION}
 _BYTES_PER_TOKEN = 4  # a usual figure for English text; only an estimate is made of it
 _MAX_TOKENS = 1 << 21  # longer lists of ids are not hashed; no engine takes them
+_READING_TASKS = ("embed", "classify")
+_NO_CACHE = TokenCache(0)
+
+
+def _unknown_length(model: str | None) -> int | None:
+    return None
 
 
 class PromptReader:
-    """Reads prompts. Holds no state between requests, so it may be called from several threads."""
+    """Reads prompts. Holds no state between requests but a cache, so it may be called from several threads."""
 
-    def __init__(self, text_for: Callable[[str | None], ModelText | None]) -> None:
+    def __init__(
+        self,
+        text_for: Callable[[str | None], Text | None],
+        max_model_len_for: Callable[[str | None], int | None] = _unknown_length,
+        cache: TokenCache | None = None,
+    ) -> None:
         """Make a reader.
 
         Args:
             text_for: From a model's or adapter's name (None: the request has none) to its tokenizer and templates;
                 None when the router has none for it. Must be safe to call from several threads.
+            max_model_len_for: From the same to the model's longest prompt and answer together, in tokens; None when it
+                is unknown, or not the same at all replicas. Must be safe to call from several threads.
+            cache: Where the chains of prompts that are given as ids are kept; None: nowhere.
         """
         self._text_for = text_for
+        self._max_model_len_for = max_model_len_for
+        self._cache = cache or _NO_CACHE
 
     def read(self, path: str, body: bytes) -> Prompt:
         """Return what the router understands of a request.
@@ -37,113 +56,158 @@ class PromptReader:
             path: The request's path; a query string is ignored.
             body: The whole body as it was sent.
         """
-        kind = _KINDS.get(path.partition("?")[0], Kind.OTHER)
+        endpoint = ENDPOINTS.get(path.partition("?")[0], UNKNOWN)
         try:
             fields = bodies.parse(body)
         except NotUnderstoodError as error:
-            reason = Reason.ENDPOINT if kind is Kind.OTHER else error.reason
-            return Prompt(kind, None, False, None, len(body) // _BYTES_PER_TOKEN, reason=reason)
-        prompt = _facts(kind, fields, len(body))
+            reason = Reason.ENDPOINT if endpoint.shape is Shape.UNKNOWN else error.reason
+            return Prompt(endpoint.kind, None, False, None, len(body) // _BYTES_PER_TOKEN, reason=reason)
+        prompt = _facts(endpoint, fields, len(body))
         try:
-            self._understand(prompt, fields)
+            self._understand(prompt, fields, endpoint.shape)
         except NotUnderstoodError as error:
             prompt.reason = error.reason
         except Exception:  # a fault of ours must not become the client's: the engine still gets the request
             prompt.reason = Reason.INTERNAL
         return prompt
 
-    def _understand(self, prompt: Prompt, body: Mapping[str, Any]) -> None:
+    def _understand(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape) -> None:
         """Fill in the token ids.
 
         Raises:
             NotUnderstoodError: With the reason why there are none.
         """
-        if prompt.kind is Kind.OTHER:
+        if shape is Shape.UNKNOWN:
             raise NotUnderstoodError(Reason.ENDPOINT)
+        if shape is Shape.NONE:
+            prompt.tokens = 0
+            raise NotUnderstoodError(Reason.NO_PROMPT)
         if not isinstance(body.get("cache_salt"), (str, type(None))):
             raise NotUnderstoodError(Reason.BAD_REQUEST)
-        cut = _Cut(body)
-        if prompt.kind is Kind.CHAT:
-            ids = self._chat_ids(prompt.model, body, cut)
-        else:
-            ids, prompt.other_tokens = self._completion_ids(prompt.model, body, cut)
-        if not ids:
-            raise NotUnderstoodError(Reason.EMPTY)
-        if len(ids) > _MAX_TOKENS:
+        if shape is Shape.SCORING:
+            raise NotUnderstoodError(Reason.SCORING)
+        tokens = self._tokens(prompt, body, shape)
+        if not tokens.ids:
+            raise NotUnderstoodError(tokens.stopped or Reason.EMPTY)
+        if len(tokens.ids) > _MAX_TOKENS:
             raise NotUnderstoodError(Reason.TOO_LONG)
-        prompt.token_ids = ids
-        prompt.tokens = len(ids)
+        prompt.token_ids = tokens.ids
+        prompt.tokens = max(len(tokens.ids), tokens.estimate)
+        prompt.reason = tokens.stopped
+        prompt.trail = tokens.trail
 
-    def _text(self, model: str | None) -> ModelText:
-        text = self._text_for(model)
-        if text is None:
-            raise NotUnderstoodError(Reason.NO_MODEL if model is None else Reason.NO_TOKENIZER)
-        return text
-
-    def _chat_ids(self, model: str | None, body: Mapping[str, Any], cut: _Cut) -> list[int]:
+    def _tokens(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape) -> Tokens:
+        if shape in (Shape.EMBEDDING, Shape.POOLING):
+            return self._pooling(prompt, body)
+        if shape is Shape.TEXT:
+            if body.get("prompt_embeds") is not None:
+                raise NotUnderstoodError(Reason.PROMPT_EMBEDS)
+            if body.get("suffix") is not None:  # put in by code of the model's class, where it has any
+                raise NotUnderstoodError(Reason.UNSUPPORTED)
+            return self._texts(prompt, body, body.get("prompt"), self._keep(prompt, body))
         transfer = body.get("kv_transfer_params")
         if isinstance(transfer, dict) and transfer.get("prompt_token_ids") is not None:
             # A prefill stage's ids replace the messages, unless these hold media or are to be echoed. That form of
             # serving is placed by its own router.
             raise NotUnderstoodError(Reason.UNSUPPORTED)
-        text = self._text(model)
+        if shape is Shape.RESPONSES:
+            cut = {"truncate_prompt_tokens": None if body.get("truncation", "disabled") == "disabled" else -1}
+            keep = self._keep(prompt, cut)
+            return self._text(prompt.model).chat(responses_api.chat_body(body), add_special_tokens=True, keep=keep)
+        text = self._text(prompt.model)
+        if shape is Shape.MESSAGES:
+            chat = messages_api.chat_body(body, text.merges_inline_system, lambda: text.effort_without_thinking)
+            return text.chat(chat, add_special_tokens=False)
         special = bodies.flag(body.get("add_special_tokens"), default=False)
-        return text.encode(text.render_chat(body), special, cut.tokens, cut.side)
+        return text.chat(body, special, self._keep(prompt, body))
 
-    def _completion_ids(self, model: str | None, body: Mapping[str, Any], cut: _Cut) -> tuple[list[int], int]:
-        if body.get("prompt_embeds") is not None:
-            raise NotUnderstoodError(Reason.PROMPT_EMBEDS)
-        if body.get("suffix") is not None:
+    def _pooling(self, prompt: Prompt, body: Mapping[str, Any]) -> Tokens:
+        if body.get("padding") not in (None, "do_not_pad") or "data" in body:
             raise NotUnderstoodError(Reason.UNSUPPORTED)
-        first, others = _first(body.get("prompt"))
-        estimate = sum(len(other) // (_BYTES_PER_TOKEN if isinstance(other, str) else 1) for other in others)
+        keep = self._keep(prompt, body, default_side="right")
+        given = body.get("input")
+        conversations = body.get("messages")
+        if conversations is None and isinstance(given, list) and given and isinstance(given[0], (dict, list)):
+            first = given[0]
+            if isinstance(first, dict) or (first and isinstance(first[0], dict)):
+                conversations, given = given, None
+        if conversations is None:
+            return self._texts(prompt, body, given, keep)
+        if given is not None or body.get("chat_template") is not None:
+            raise NotUnderstoodError(Reason.UNSUPPORTED)
+        if isinstance(conversations, list) and conversations and isinstance(conversations[0], list):
+            prompt.other_tokens = prompt.tokens * (len(conversations) - 1) // len(conversations)
+            conversations = conversations[0]
+        chat = {
+            "messages": conversations,
+            "chat_template_kwargs": body.get("chat_template_kwargs"),
+            "add_generation_prompt": bodies.flag(body.get("add_generation_prompt"), default=False),
+            "continue_final_message": body.get("continue_final_message"),
+        }
+        special = bodies.flag(body.get("add_special_tokens"), default=False)
+        return self._text(prompt.model).chat(chat, special, keep, with_defaults=False)
+
+    def _texts(self, prompt: Prompt, body: Mapping[str, Any], given: object, keep: Keep) -> Tokens:
+        first, others = _first(given)
+        prompt.other_tokens = sum(len(other) // (_BYTES_PER_TOKEN if isinstance(other, str) else 1) for other in others)
         if isinstance(first, list):
-            return kept(first, cut.tokens, cut.side), estimate
+            ids = keep.of(first)
+            return Tokens(ids, trail_of_ids(ids, self._cache))
         special = bodies.flag(body.get("add_special_tokens"), default=True)
-        return self._text(model).encode(first, special, cut.tokens, cut.side), estimate
+        return self._text(prompt.model).tokens(first, special, keep)
 
+    def _text(self, model: str | None) -> Text:
+        text = self._text_for(model)
+        if text is None:
+            raise NotUnderstoodError(Reason.NO_MODEL if model is None else Reason.NO_TOKENIZER)
+        return text
 
-class _Cut:
-    """`truncate_prompt_tokens` and `truncation_side` of a body."""
-
-    __slots__ = ("side", "tokens")
-
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def _keep(self, prompt: Prompt, body: Mapping[str, Any], default_side: str = "left") -> Keep:
+        """Return `truncate_prompt_tokens` and `truncation_side` of a body."""
         given = body.get("truncate_prompt_tokens")
-        self.tokens = bodies.integer(given)
-        self.side = bodies.text(body.get("truncation_side"))
-        if given is not None and (self.tokens is None or self.tokens < -1):
+        tokens = bodies.integer(given)
+        if given is not None and (tokens is None or tokens < -1):
             raise NotUnderstoodError(Reason.BAD_REQUEST)
-        if self.tokens == -1:  # "to the model's length", which is the engine's to know
-            raise NotUnderstoodError(Reason.UNSUPPORTED)
+        if tokens == -1:  # to the model's length; one token of it is left for the answer when it has a limit
+            longest = self._max_model_len_for(prompt.model)
+            if longest is None:
+                raise NotUnderstoodError(Reason.UNSUPPORTED)
+            tokens = longest - 1 if prompt.max_tokens and prompt.kind is not Kind.POOLING else longest
+        return Keep(tokens, bodies.text(body.get("truncation_side")), default_side)
 
 
-def _facts(kind: Kind, body: Mapping[str, Any], body_bytes: int) -> Prompt:
+def _facts(endpoint: Endpoint, body: Mapping[str, Any], body_bytes: int) -> Prompt:
     options = body.get("stream_options")
-    limit = body.get("max_completion_tokens") if kind is Kind.CHAT else None
+    limit = next((body[name] for name in endpoint.limit_fields if body.get(name) is not None), None)
     n = bodies.integer(body.get("n"))
+    tells = endpoint.shape in (Shape.RESPONSES, Shape.MESSAGES)  # their streams end with the usage, asked or not
     return Prompt(
-        kind=kind,
+        kind=endpoint.kind,
         model=bodies.text(body.get("model")),
         stream=bodies.flag(body.get("stream"), default=False),
         token_ids=None,
         tokens=body_bytes // _BYTES_PER_TOKEN,
         salt=bodies.text(body.get("cache_salt")) or None,
-        reads_cache=_reads_cache(kind, body),
-        max_tokens=bodies.integer(body.get("max_tokens") if limit is None else limit),
-        include_usage=isinstance(options, dict) and bodies.flag(options.get("include_usage"), default=False),
+        reads_cache=_reads_cache(endpoint.shape, body),
+        max_tokens=bodies.integer(limit),
+        include_usage=tells or (isinstance(options, dict) and bodies.flag(options.get("include_usage"), default=False)),
         n=n if n is not None and n > 0 else 1,
     )
 
 
-def _reads_cache(kind: Kind, body: Mapping[str, Any]) -> bool:
-    """Whether the engine may skip cached tokens: not when it is asked for the logprobs of the prompt."""
+def _reads_cache(shape: Shape, body: Mapping[str, Any]) -> bool:
+    """Whether the engine may skip cached tokens: not where it needs the model's output at every token."""
+    if shape is Shape.POOLING:
+        # The other tasks give a vector for each token. Without a task it is the model's own, which is not known here.
+        return body.get("task") in _READING_TASKS
+    if shape not in (Shape.CHAT, Shape.TEXT):
+        return True
     if body.get("prompt_logprobs") is not None:
         return False
     if not bodies.flag(body.get("echo"), default=False):
         return True
     # An echoed chat asks for them always (its `top_logprobs` is 0 by default), a completion when it asks for any.
-    return kind is not Kind.CHAT and body.get("logprobs") is None
+    return shape is Shape.TEXT and body.get("logprobs") is None
 
 
 def _first(prompt: object) -> tuple[str | list[int], list[str | list[int]]]:

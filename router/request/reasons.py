@@ -1,7 +1,7 @@
 """Why a prompt was not understood: every reason in one table.
 
-Such a request is forwarded as it is and placed by load. The words are stable: they label metrics and stand in
-decisions.
+Such a request is forwarded as it is and placed by load, or by what is known of its beginning. The words are stable:
+they label metrics and stand in decisions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """One word for why the router has no token ids for a request. `MEANINGS` says more."""
+    """One word for why the router has no token ids for a request, or not all. `MEANINGS` says more."""
 
     ENDPOINT = "endpoint"
     BAD_JSON = "bad_json"
@@ -19,11 +19,15 @@ class Reason(StrEnum):
     NO_TOKENIZER = "no_tokenizer"
     NO_TEMPLATE = "no_template"
     TEMPLATE_ERROR = "template_error"
+    TEMPLATE_TIMEOUT = "template_timeout"
     TOKENIZER_ERROR = "tokenizer_error"
     EMPTY = "empty"
     TOO_LONG = "too_long"
     PROMPT_EMBEDS = "prompt_embeds"
     MEDIA = "media"
+    ENGINE_STATE = "engine_state"
+    SCORING = "scoring"
+    NO_PROMPT = "no_prompt"
     UNSUPPORTED = "unsupported"
     INTERNAL = "internal"
 
@@ -36,11 +40,15 @@ MEANINGS: dict[Reason, str] = {
     Reason.NO_TOKENIZER: "no tokenizer is configured for the model",
     Reason.NO_TEMPLATE: "the model has no chat template, or none of the name that the request needs",
     Reason.TEMPLATE_ERROR: "the chat template refused the messages or failed on them",
+    Reason.TEMPLATE_TIMEOUT: "the chat template that the client brought was not rendered in time",
     Reason.TOKENIZER_ERROR: "the tokenizer failed on the text",
     Reason.EMPTY: "the prompt is empty",
     Reason.TOO_LONG: "the rendered prompt is over the size that the router is willing to work on",
     Reason.PROMPT_EMBEDS: "the prompt is given as embeddings",
-    Reason.MEDIA: "the prompt holds images, sound or video",
+    Reason.MEDIA: "the prompt holds images, sound or video: only what stands before the first is known",
+    Reason.ENGINE_STATE: "the prompt continues a response that the engine keeps",
+    Reason.SCORING: "how texts are put together for a score depends on the model's architecture",
+    Reason.NO_PROMPT: "the engine computes no prompt for this path",
     Reason.UNSUPPORTED: "the request asks for a way of rendering that the router does not follow",
     Reason.INTERNAL: "the router failed on it, which is a fault of the router",
 }

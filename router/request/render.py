@@ -6,6 +6,7 @@ keeps non-ASCII text; `raise_exception`, `strftime_now`, and `{% generation %}`.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Macro
+from jinja2.runtime import LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from router.request.content_format import ContentFormat, detect
 from router.request.reasons import NotUnderstoodError, Reason
 
+_PIECES_AT_ONCE = 256
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # transformers' own: where it stands tells what the template does to spaces
 
 
@@ -37,6 +40,43 @@ class _GenerationTag(Extension):
 
     def _print(self, caller: Macro) -> str:
         return str(caller())
+
+
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_LOOP_ATTRIBUTES = frozenset("depth depth0 first index index0 last length nextitem previtem revindex revindex0".split())
+
+
+_MISSING = object()
+
+
+class _Generator(CodeGenerator):
+    """Writes `message.role` so that it is looked up in place where the message is a dict that has it."""
+
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802  # the name that jinja looks for
+        """Write one attribute; all that is no plain key of a dict is left to the environment."""
+        if node.attr in _DICT_ATTRIBUTES or self.environment.is_async:
+            super().visit_Getattr(node, frame)
+            return
+        name = repr(node.attr)
+        self.write(f"(t_it[{name}] if type(t_it := ")
+        self.visit(node.node, frame)
+        self.write(f") is dict and {name} in t_it else environment.getattr(t_it, {name}))")
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox with short ways for what templates do most: the result is the same, in a third of the time."""
+
+    code_generator_class = _Generator
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return `obj.attribute` as the sandbox does: `message.role`, `loop.first`."""
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_ATTRIBUTES:
+            value = obj.get(attribute, _MISSING)
+            return self.undefined(None, obj, attribute) if value is _MISSING else value
+        if kind is LoopContext and attribute in _LOOP_ATTRIBUTES:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
 
 def _to_json(
@@ -73,7 +113,14 @@ class Rendering:
 
 
 class ChatTemplate:
-    """One compiled template. Safe to use from several threads."""
+    """One compiled template. Safe to use from several threads.
+
+    Attributes:
+        source: Its text.
+        variables: The names that it asks for.
+        content_format: What it wants a message's content to be.
+        knows_developer: Whether it has the role `developer`.
+    """
 
     def __init__(self, source: str, clock: Callable[[], datetime] = datetime.now) -> None:
         """Compile a template.
@@ -85,7 +132,7 @@ class ChatTemplate:
         Raises:
             jinja2.TemplateSyntaxError: When it is no template.
         """
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Environment(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_GenerationTag, loopcontrols],
@@ -95,7 +142,7 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda form: clock().strftime(form)
         self._template = environment.from_string(source)
-        self._source = source
+        self.source = source
         tree = environment.parse(source)
         self.variables: frozenset[str] = frozenset(meta.find_undeclared_variables(tree))
         self.content_format: ContentFormat = detect(tree)
@@ -126,23 +173,25 @@ class ChatTemplate:
     def _print(
         self, messages: list[dict[str, Any]], rendering: Rendering, variables: Mapping[str, Any], max_chars: int
     ) -> str:
-        pieces, chars = [], 0
-        for piece in self._template.generate(
-            messages=messages,
-            tools=rendering.tools,
-            documents=rendering.documents,
-            add_generation_prompt=rendering.add_generation_prompt,
+        given = {
+            "messages": messages,
+            "tools": rendering.tools,
+            "documents": rendering.documents,
+            "add_generation_prompt": rendering.add_generation_prompt,
             **variables,
-        ):
-            chars += len(piece)
-            if chars > max_chars:
+        }
+        # Below `Template.generate`, which does the same and makes a readable traceback of errors.
+        printing = self._template.root_render_func(self._template.new_context(given))
+        text = ""
+        while pieces := list(itertools.islice(printing, _PIECES_AT_ONCE)):
+            text += "".join(pieces)
+            if len(text) > max_chars:
                 raise NotUnderstoodError(Reason.TOO_LONG)
-            pieces.append(piece)
-        return "".join(pieces)
+        return text
 
     def _continued(self, rendering: Rendering, variables: Mapping[str, Any], max_chars: int) -> str:
         """Print the messages with a tag after the last one's text, and cut the prompt off there."""
-        if rendering.add_generation_prompt or "content" not in self._source:
+        if rendering.add_generation_prompt or "content" not in self.source:
             raise ValueError("the final message can't be continued")
         *before, last = rendering.messages
         content = last["content"]

@@ -15,7 +15,8 @@ from router.errors import ConfigurationError, Problem
 from router.kv.extra_keys import ExtraKeys, Lora
 from router.kv.hashes import block_hash, chain_digests, max_hit_tokens
 from router.kv.schemes import HashAlgorithm, Scheme
-from router.request.model_text import TokenizerError, load
+from router.request.encoders.encoder import TokenizerError
+from router.request.encoders.table import load
 from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.request.reasons import MEANINGS, Reason
@@ -23,9 +24,11 @@ from router.request.reasons import MEANINGS, Reason
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `warmroute chain`."""
-    parser.add_argument("--endpoint", required=True, metavar="PATH", help="/v1/completions or /v1/chat/completions")
+    parser.add_argument("--endpoint", required=True, metavar="PATH", help="/v1/completions, /v1/chat/completions...")
     parser.add_argument("--body", required=True, metavar="FILE", help="the request's body as sent; - is standard input")
-    parser.add_argument("--tokenizer", required=True, type=Path, metavar="DIR", help="folder with tokenizer.json")
+    parser.add_argument(
+        "--tokenizer", required=True, type=Path, metavar="DIR", help="folder with the tokenizer's files, or one file"
+    )
     parser.add_argument(
         "--chat-template", type=Path, metavar="FILE", help="the engine's --chat-template; default: the folder's own"
     )

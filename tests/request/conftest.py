@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from router.request.model_text import ModelText, load
+from router.request.encoders.table import load
+from router.request.model_text import ModelText
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from router.request.model_text import ModelText, TokenizerError, load
+from router.request.encoders.encoder import TokenizerError
+from router.request.encoders.table import load
+from router.request.model_text import ModelText
 from router.request.reader import PromptReader
 from router.request.reasons import NotUnderstoodError, Reason
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.request.model_text import ModelText, load
+from router.request.encoders.table import load
+from router.request.model_text import ModelText
 from router.request.prompt import Kind, Prompt
 from router.request.reader import PromptReader
 from router.request.reasons import Reason
@@ -125,11 +126,26 @@ def test_an_adapters_name_is_passed_on() -> None:
     assert (prompt.model, prompt.reason) == ("adapter", None)
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/embeddings", "/tokenize", "/pooling", "/score"])
-def test_other_endpoints(path: str) -> None:
-    """Other APIs have the reason endpoint, with the model and the stream flag still read (HASH-12)."""
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/v1/audio/speech", Reason.ENDPOINT),
+        ("/score", Reason.SCORING),
+        ("/v1/score", Reason.SCORING),
+        ("/v1/rerank", Reason.SCORING),
+        ("/tokenize", Reason.NO_PROMPT),
+        ("/v1/messages/count_tokens", Reason.NO_PROMPT),
+    ],
+)
+def test_endpoints_without_a_known_prompt(path: str, reason: Reason) -> None:
+    """Other APIs have their reason, with the model and the stream flag still read (HASH-12)."""
     prompt = _read(path, model="m", stream=True, input="hello", messages=[USER])
-    assert (prompt.reason, prompt.model, prompt.stream, prompt.token_ids) == (Reason.ENDPOINT, "m", True, None)
+    assert (prompt.reason, prompt.model, prompt.stream, prompt.token_ids) == (reason, "m", True, None)
+
+
+def test_what_computes_no_prompt_costs_nothing() -> None:
+    """A text that is only tokenised is no work for the engine's batches."""
+    assert _read("/tokenize", prompt="word " * 1000).tokens == 0
 
 
 @pytest.mark.parametrize(("path", "reason"), [(CHAT, Reason.BAD_JSON), ("/v1/audio/transcriptions", Reason.ENDPOINT)])

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from router.request.model_text import ModelText, load
+from router.request.encoders.table import load
+from router.request.model_text import ModelText
 from router.request.reader import PromptReader
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -1,0 +1,185 @@
+"""Mistral's tokenizers and chat encoding: tekken and SentencePiece, by the package mistral-common.
+
+There is no template: the package turns messages into ids by itself, and text in a message never becomes a special
+token. Follows vLLM 0.32 (`--tokenizer-mode mistral`), which asks transformers' MistralCommonBackend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from router.request import bodies, messages
+from router.request.chat import MAX_CHARS
+from router.request.encoders.encoder import TokenizerError
+from router.request.reasons import NotUnderstoodError, Reason
+from router.request.token_cache import TokenCache
+from router.request.tokens import ALL, Keep, Tokens
+from router.request.trail import trail_of_ids
+
+_FILES = re.compile(r"tekken(_\d+)?\.json|.*\.model\.v\d+(m\d+)?|tokenizer\.model\.v\d+(m\d+)?")
+_ID_CHARS = 9  # Mistral's calls have ids of this length: the engine keeps the last ones of a longer id
+_EFFORT_VERSION = 15  # tokenizers from this version on are told the reasoning effort
+_REFUSED = ("chat_template", "chat_template_kwargs")
+
+
+class MistralText:
+    """A Mistral model's text (`router.request.text.Text`). Safe to use from several threads."""
+
+    def __init__(self, file: Path, cache: TokenCache | None = None, max_chars: int = MAX_CHARS) -> None:
+        """Load a tokenizer.
+
+        Args:
+            file: `tekken.json` or `tokenizer.model.v3` and the like.
+            cache: Where tokenised text is kept; None: nowhere.
+            max_chars: Longest text that is encoded.
+
+        Raises:
+            TokenizerError: It can't be read, or the package is missing.
+        """
+        try:
+            from mistral_common.protocol.instruct.request import ChatCompletionRequest
+            from mistral_common.protocol.instruct.validator import ValidationMode
+            from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+        except ImportError:
+            raise TokenizerError(f"{file} needs the package mistral-common: pip install 'warmroute[mistral]'") from None
+        try:
+            self._mistral = MistralTokenizer.from_file(str(file), mode=ValidationMode.test)
+        except ImportError as error:
+            raise TokenizerError(f"{file} needs another package ({error}): pip install 'warmroute[mistral]'") from None
+        except Exception as error:  # the package raises many kinds
+            raise TokenizerError(f"{file} can't be read ({error}): copy it again from the model") from None
+        self._request: Callable[..., Any] = ChatCompletionRequest.from_openai
+        self._tokenizer: Any = self._mistral.instruct_tokenizer.tokenizer
+        self._version = int(re.sub(r"\D.*", "", str(self._tokenizer.version.value).removeprefix("v")) or 0)
+        self._cache = cache or TokenCache(0)
+        self.max_chars = max_chars
+        self._encode: Callable[..., list[int]] = self._tokenizer.encode
+        self._namespace = id(self._tokenizer)
+        # The chat encoding asks the tokenizer for each message's text: those are looked up.
+        setattr(self._tokenizer, "encode", self._remembered)  # noqa: B010 - to assign to a method is no typed thing
+
+    @property
+    def merges_inline_system(self) -> bool:
+        """Whether `/v1/messages` puts later system messages into the first: always, without a template."""
+        return True
+
+    @property
+    def effort_without_thinking(self) -> str:
+        """Raise: what the engine finds out by rendering depends on the tokenizer's version.
+
+        Raises:
+            NotUnderstoodError: UNSUPPORTED.
+        """
+        raise NotUnderstoodError(Reason.UNSUPPORTED)
+
+    def render_chat(self, body: Mapping[str, Any], with_defaults: bool = True) -> str:
+        """Raise: a chat has no text here.
+
+        Raises:
+            NotUnderstoodError: UNSUPPORTED.
+        """
+        raise NotUnderstoodError(Reason.UNSUPPORTED)
+
+    def chat(
+        self, body: Mapping[str, Any], add_special_tokens: bool, keep: Keep = ALL, with_defaults: bool = True
+    ) -> Tokens:
+        """Return the tokens of a chat completion body.
+
+        Raises:
+            NotUnderstoodError: With the reason.
+        """
+        if any(body.get(name) is not None for name in _REFUSED):
+            raise NotUnderstoodError(Reason.BAD_REQUEST)
+        items = [_prepared(item) for item in messages.list_of_messages(body.get("messages"))]
+        if sum(_chars(item) for item in items) > self.max_chars:
+            raise NotUnderstoodError(Reason.TOO_LONG)
+        continues = bodies.flag(body.get("continue_final_message"), default=False)
+        generates = bodies.flag(body.get("add_generation_prompt"), default=True)
+        is_assistant = bool(items) and items[-1]["role"] == "assistant"
+        if not items or (generates and (continues or is_assistant)) or (continues and not is_assistant):
+            raise NotUnderstoodError(Reason.BAD_REQUEST)
+        options: dict[str, Any] = {}
+        if self._version >= _EFFORT_VERSION and body.get("reasoning_effort") is not None:
+            options["reasoning_effort"] = body["reasoning_effort"]
+        tools = messages.tools(body.get("tools"))
+        try:
+            request = self._request(items, tools=tools, continue_final_message=continues, **options)
+            ids = list(self._mistral.encode_chat_completion(request).tokens)
+        except NotUnderstoodError:
+            raise
+        except Exception:  # the package raises many kinds; the engine answers each with a 400
+            raise NotUnderstoodError(Reason.TEMPLATE_ERROR) from None
+        if keep.tokens is not None:
+            return Tokens(keep.of(ids))
+        return Tokens(ids, trail_of_ids(ids, self._cache))
+
+    def tokens(self, text: str, add_special_tokens: bool, keep: Keep = ALL) -> Tokens:
+        """Return the tokens of a text.
+
+        Raises:
+            NotUnderstoodError: TOO_LONG, TOKENIZER_ERROR.
+        """
+        if len(text) > self.max_chars:
+            raise NotUnderstoodError(Reason.TOO_LONG)
+        try:
+            ids = list(self._tokenizer.encode(text, add_special_tokens, False))
+        except NotUnderstoodError:
+            raise
+        except Exception:
+            raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
+        if keep.tokens is not None:  # the engine cuts Mistral's texts at their ends, whatever the tokenizer's side
+            return Tokens(Keep(keep.tokens, keep.side or "right").of(ids))
+        return Tokens(ids, trail_of_ids(ids, self._cache))
+
+    def encode(
+        self, text: str, add_special_tokens: bool, keep_tokens: int | None = None, keep_side: str | None = None
+    ) -> list[int]:
+        """Return the ids of `tokens`."""
+        return self.tokens(text, add_special_tokens, Keep(keep_tokens, keep_side)).ids
+
+    def _remembered(self, s: str, bos: bool, eos: bool) -> list[int]:
+        """Encode as the tokenizer does; the same text and flags give the same ids."""
+        namespace = self._namespace ^ (bos | eos << 1)
+        try:
+            key = self._cache.key(s.encode(), namespace)
+        except UnicodeEncodeError:
+            raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
+        [ids] = self._cache.encode([s], [key], lambda pieces: [self._encode(pieces[0], bos, eos)])
+        return list(ids)
+
+
+def find(folder: Path) -> Path | None:
+    """Return the tokenizer file in a folder, or that is the path itself; None when there is none.
+
+    Of several the newest by name is taken, tekken first, as mistral-common does.
+    """
+    if folder.is_file():
+        return folder if _FILES.fullmatch(folder.name) else None
+    found = sorted(file for file in folder.iterdir() if _FILES.fullmatch(file.name))
+    tekken = [file for file in found if file.suffix == ".json"]
+    return (tekken or found)[-1] if found else None
+
+
+def _prepared(item: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as the engine hands it on: calls always there, ids short."""
+    item = dict(item)
+    if item["role"] == "assistant":
+        calls = item.get("tool_calls") or []
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise NotUnderstoodError(Reason.BAD_REQUEST)
+        item["tool_calls"] = [{**call, "id": str(call.get("id", ""))[-_ID_CHARS:]} for call in calls]
+    elif item["role"] == "tool" and isinstance(item.get("tool_call_id"), str):
+        item["tool_call_id"] = item["tool_call_id"][-_ID_CHARS:]
+    if isinstance(item.get("content"), list):
+        messages.text_parts_only(item["content"])
+    return item
+
+
+def _chars(item: dict[str, Any]) -> int:
+    content = item.get("content")
+    if isinstance(content, list):
+        return sum(len(part.get("text", "")) for part in content if isinstance(part, dict))
+    return len(content) if isinstance(content, str) else 0

@@ -1,0 +1,141 @@
+"""What was tokenised and hashed before, bounded in bytes, the longest unused forgotten first.
+
+Two kinds of entries share one bound: the token ids of a piece of text, and the block hashes that a piece adds to the
+chain of what stands before it. Keys are digests (xxh3, 128 bits, under a seed that is random in each process), so the
+texts themselves are not kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import xxhash
+
+DEFAULT_BYTES = 256 * 2**20
+_ENTRY_BYTES = 280  # a key, its place in the table, an empty list (measured with tracemalloc)
+_TOKEN_BYTES = 8  # a place in a list: the numbers are shared
+_BLOCK_BYTES = 44  # a place in a list and a number of 64 bits
+_LARGEST_SHARE = 8  # an entry over this part of the bound is not kept: it would push out much for little
+_SHARED_IDS = 1 << 18
+Value = TypeVar("Value")
+
+
+class _SharedIds(dict[int, int]):
+    """Each token id as one object, however often it is kept: a place in a list is then all that it costs."""
+
+    def __missing__(self, token_id: int) -> int:
+        if token_id < _SHARED_IDS:
+            self[token_id] = token_id
+        return token_id
+
+
+_shared: Callable[[int], int] = _SharedIds().__getitem__
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one piece of text adds to a chain.
+
+    Attributes:
+        hashes: Identities of the blocks that end in this piece.
+        digest: Digest of the last block that ended by then; the chain's root where none did.
+    """
+
+    hashes: Sequence[int]
+    digest: bytes
+
+
+class TokenCache:
+    """Thread-safe. One for all models of a process.
+
+    Attributes:
+        limit_bytes: What the entries may take together, by estimate; 0 keeps nothing.
+        hits, misses: Pieces of text that were asked for.
+    """
+
+    def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.hits = 0
+        self.misses = 0
+        self._used_bytes = 0
+        self._entries: OrderedDict[bytes, tuple[int, list[int] | Link]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._seed = secrets.randbits(64)
+
+    @property
+    def used_bytes(self) -> int:
+        """What the entries take, by estimate."""
+        return self._used_bytes
+
+    def key(self, piece: bytes | memoryview, namespace: int) -> bytes:
+        """Return the key of a piece of text.
+
+        Args:
+            piece: The text in UTF-8.
+            namespace: A number for what the ids depend on besides the text: the tokenizer.
+        """
+        return xxhash.xxh3_128_digest(piece, self._seed ^ namespace)
+
+    def encode(
+        self, pieces: Sequence[str], keys: Sequence[bytes], encode: Callable[[list[str]], list[list[int]]]
+    ) -> list[list[int]]:
+        """Return the ids of pieces; those that are not known are tokenised, all in one call of `encode`.
+
+        The lists are shared: do not change them.
+
+        Raises:
+            NotUnderstoodError: TOKENIZER_ERROR.
+        """
+        known = self._get(keys)
+        missing = [place for place, ids in enumerate(known) if ids is None]
+        self.hits += len(keys) - len(missing)
+        self.misses += len(missing)
+        if missing:
+            fresh = [list(map(_shared, ids)) for ids in encode([pieces[place] for place in missing])]
+            for place, ids in zip(missing, fresh, strict=True):
+                known[place] = ids
+            self._put(
+                (keys[place], _ENTRY_BYTES + _TOKEN_BYTES * len(ids), ids)
+                for place, ids in zip(missing, fresh, strict=True)
+            )
+        return [ids for ids in known if isinstance(ids, list)]
+
+    def links(self, keys: Sequence[bytes]) -> list[Link]:
+        """Return the links that are known without a gap from the first key on."""
+        known: list[Link] = []
+        for link in self._get(keys):
+            if not isinstance(link, Link):
+                break
+            known.append(link)
+        return known
+
+    def remember(self, links: Iterable[tuple[bytes, Link]]) -> None:
+        """Keep links under their keys."""
+        self._put((key, _ENTRY_BYTES + _BLOCK_BYTES * len(link.hashes), link) for key, link in links)
+
+    def _get(self, keys: Sequence[bytes]) -> list[list[int] | Link | None]:
+        entries = self._entries
+        with self._lock:
+            found = [entries.get(key) for key in keys]
+            # The first keys are the last to be forgotten: without them the later ones are of no use.
+            for key, entry in zip(reversed(keys), reversed(found), strict=True):
+                if entry is not None:
+                    entries.move_to_end(key)
+        return [None if entry is None else entry[1] for entry in found]
+
+    def _put(self, items: Iterable[tuple[bytes, int, list[int] | Link]]) -> None:
+        largest = self.limit_bytes // _LARGEST_SHARE
+        kept = [(key, (cost, value)) for key, cost, value in items if cost <= largest]
+        with self._lock:
+            for key, entry in reversed(kept):
+                before = self._entries.pop(key, None)
+                self._entries[key] = entry
+                self._used_bytes += entry[0] - (0 if before is None else before[0])
+            while self._used_bytes > self.limit_bytes:
+                _, (cost, _) = self._entries.popitem(last=False)
+                self._used_bytes -= cost
