@@ -48,7 +48,7 @@ MIX = Mix(
     ),
     document_shape=DocumentShape(
         window=16,
-        documents=3,
+        documents=4,
         document_tokens=(800, 1_600),
         questions=(3, 5),
         question_tokens=(16, 64),
