@@ -144,6 +144,49 @@ def test_masks_go_stale_when_the_version_says_so() -> None:
     assert index.version > before
 
 
+def test_what_is_shared_does_not_grow_with_all_that_ever_was() -> None:
+    """Blocks that change hands among 64 units for a long time leave a bounded table of sets."""
+    from router.index.prefix_index import MAX_SHARED_SETS
+
+    rng, index = random.Random(3), PrefixIndex()
+    for _ in range(150_000):
+        slot, block = rng.randrange(64), rng.randrange(500)
+        (index.store if rng.random() < 0.5 else index.remove)(slot, [block])
+    assert len(index._sets) <= MAX_SHARED_SETS + 64
+
+
+def test_a_tier_that_is_empty_again_leaves_the_fast_walk() -> None:
+    """A unit with a CPU tier that came and went costs the others nothing."""
+    index = PrefixIndex()
+    index.store(0, [1])
+    index.store(1, [1], tier=1)
+    index.clear(1)
+    while index.sweep():
+        pass
+    index.store(2, [2], tier=2)
+    index.remove(2, [2], tier=2)
+    assert list(index._layers) == [(0, 0)]
+
+
+def test_a_unit_that_claims_groups_without_end_matches_nothing_and_grows_nothing() -> None:
+    """Its own claim costs it its matches, and no other unit anything."""
+    index = PrefixIndex()
+    index.store(0, [1, 2])
+    for group in range(500):
+        index.store(1, [1, 2], group=group)
+    assert len(index._layers) <= 40
+    assert index.match([1, 2], index.mask_of([0, 1])) == {0: Match(2, 2)}
+
+
+def test_bits_that_no_unit_has_are_not_matched() -> None:
+    """A mask of everything is harmless, also after a unit left."""
+    index = PrefixIndex()
+    index.store(0, [1])
+    index.store(1, [1])
+    index.clear(0)
+    assert set(index.match([1], (1 << 10) - 1)) == {1}
+
+
 @pytest.mark.slow
 def test_a_block_held_by_one_unit_costs_at_most_90_bytes() -> None:
     """Memory for each block: its key and its entry; the set of holders is shared."""
