@@ -10,6 +10,8 @@ from router.errors import ModelNotFoundError
 from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Replica, Unit
+from router.fleet.vouching import Vouching
+from router.index.approximate import memory_slot
 from router.index.expected import ExpectedBlocks
 from router.index.prefix_index import Match, PrefixIndex
 from router.kv.extra_keys import Lora
@@ -21,6 +23,8 @@ from router.scheduling.filters import Standing, objection
 from router.scheduling.ring import OwnerRing
 
 NO_MATCH = Match(0, 0)
+MAX_VIEWS = 256
+"""Model names whose view is kept. Names come from clients, and replicas that do not tell what they serve take any."""
 
 
 @dataclass(slots=True)
@@ -55,6 +59,8 @@ class Survey:
         removed: Replicas that may not take it, with the reason.
         chains: The prompt's chain as each candidate's engine names it.
         held_blocks: Leading blocks that each candidate holds.
+        doubted: Candidates whose predictions for this kind of request are not believed: what is remembered counts
+            there instead of what they announced.
         owner_key: Hash that names the prompt's first blocks; None where it was not understood.
     """
 
@@ -64,17 +70,26 @@ class Survey:
     removed: dict[str, str] = field(default_factory=dict)
     chains: dict[str, list[int]] = field(default_factory=dict)
     held_blocks: dict[str, int] = field(default_factory=dict)
+    doubted: set[str] = field(default_factory=set)
     owner_key: int | None = None
 
 
 class Surveyor:
     """Looks at the fleet and the index for one prompt. Changes neither."""
 
-    def __init__(self, fleet: Fleet, index: PrefixIndex, expected: ExpectedBlocks, config: PlacementConfig) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: PrefixIndex,
+        expected: ExpectedBlocks,
+        config: PlacementConfig,
+        vouching: Vouching,
+    ) -> None:
         self._fleet = fleet
         self._index = index
         self._expected = expected
         self._config = config
+        self._vouching = vouching
         self._views: dict[str | None, _View] = {}
 
     def survey(self, prompt: Prompt, now_s: float, excluded: Collection[str]) -> Survey:
@@ -115,12 +130,26 @@ class Surveyor:
             for unit in replica.units:
                 family = families.setdefault((unit.scheme, lora), _Family(unit.scheme, lora))
                 family.units.append(unit)
-        ring = view.ring if view is not None else OwnerRing()
-        ring.set_names(unit.unit_id for replica in replicas for unit in replica.units)
-        view = _View(self._fleet.version, replicas, list(families.values()), ring)
-        if any(model in replica.models for replica in replicas):
-            self._views[model] = view
+        names = frozenset(unit.unit_id for replica in replicas for unit in replica.units)
+        ring = self._ring(names, view)
+        self._views.pop(model, None)
+        if len(self._views) >= MAX_VIEWS:
+            del self._views[next(iter(self._views))]
+        self._views[model] = view = _View(self._fleet.version, replicas, list(families.values()), ring)
         return view
+
+    def _ring(self, names: frozenset[str], former: _View | None) -> OwnerRing:
+        """Return a ring of these names: models that the same units serve share one, since building it takes a while."""
+        for view in self._views.values():
+            if view.ring.names == names:
+                return view.ring
+        if former is None or any(
+            view is not former and view.ring is former.ring and view.fleet_version == self._fleet.version
+            for view in self._views.values()
+        ):
+            return OwnerRing(names)
+        former.ring.set_names(names)
+        return former.ring
 
     def _add_family(self, survey: Survey, prompt: Prompt, family: _Family, now_s: float) -> None:
         chain: list[int] = []
@@ -138,15 +167,31 @@ class Surveyor:
         for unit in family.units:
             if unit.replica.replica_id in survey.removed:
                 continue
-            match = NO_MATCH if unit.trust is Trust.NONE else matches.get(unit.slot, NO_MATCH)
+            slot = unit.slot
+            if self._vouching.doubts and self._is_doubted(unit, prompt):
+                survey.doubted.add(unit.unit_id)
+                slot = memory_slot(slot)
+            match = NO_MATCH if unit.trust is Trust.NONE else matches.get(slot, NO_MATCH)
             expected_blocks = self._expected.extend(unit.serial, readable, match.blocks)
             survey.units[unit.unit_id] = unit
             survey.chains[unit.unit_id] = chain
             survey.held_blocks[unit.unit_id] = match.blocks
-            survey.candidates.append(self._candidate(prompt, unit, match, expected_blocks, block_size, now_s))
+            trust = Trust.APPROXIMATE if unit.unit_id in survey.doubted else unit.trust
+            survey.candidates.append(self._candidate(prompt, unit, trust, match, expected_blocks, block_size, now_s))
+
+    def _is_doubted(self, unit: Unit, prompt: Prompt) -> bool:
+        reports = unit.trust in (Trust.EXACT, Trust.MAPPED)
+        return reports and self._vouching.is_distrusted(unit, unit.replica.asked_model(prompt.model), prompt.kind)
 
     def _candidate(
-        self, prompt: Prompt, unit: Unit, match: Match, expected_blocks: int, block_size: int, now_s: float
+        self,
+        prompt: Prompt,
+        unit: Unit,
+        trust: Trust,
+        match: Match,
+        expected_blocks: int,
+        block_size: int,
+        now_s: float,
     ) -> Candidate:
         return Candidate(
             unit_id=unit.unit_id,
@@ -156,15 +201,16 @@ class Surveyor:
             cpu_tokens=match.cpu_blocks * block_size,
             disk_tokens=(match.blocks - match.gpu_blocks - match.cpu_blocks) * block_size,
             expected_tokens=expected_blocks * block_size,
-            trust_share=self._config.weights.approximate_share if unit.trust is Trust.APPROXIMATE else 1.0,
+            trust_share=self._config.weights.approximate_share if trust is Trust.APPROXIMATE else 1.0,
             backlog_tokens=unit.in_flight.backlog_tokens(now_s),
             prefill_tokens_per_s=unit.in_flight.prefill_tokens_per_s,
             running=unit.in_flight.requests,
-            trust=unit.trust,
+            trust=trust,
         )
 
     def _mask(self, family: _Family) -> int:
         if family.mask_version != self._index.version:
-            family.mask = self._index.mask_of(unit.slot for unit in family.units)
+            slots = [unit.slot for unit in family.units]
+            family.mask = self._index.mask_of([*slots, *map(memory_slot, slots)])
             family.mask_version = self._index.version
         return family.mask

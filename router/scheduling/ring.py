@@ -6,38 +6,52 @@ units comes or goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import xxhash
 from uhashring import HashRing
 
 POINTS_PER_UNIT = 160
+MAX_CHANGES_IN_PLACE = 3
 
 
 class OwnerRing:
     """Names on a ring."""
 
-    def __init__(self) -> None:
-        self._names: set[str] = set()
-        self._ring = HashRing(nodes=[], hash_fn=_hash, vnodes=POINTS_PER_UNIT)
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names: frozenset[str] = frozenset()
+        self._ring = _build(())
+        self.set_names(names)
 
     def set_names(self, names: Iterable[str]) -> None:
-        """Make these the ring's names; only what came or went is moved."""
-        wanted = set(names)
-        for name in sorted(self._names - wanted):
-            self._ring.remove_node(name)
-        for name in sorted(wanted - self._names):
-            self._ring.add_node(name)
-        self._names = wanted
+        """Make these the ring's names.
+
+        Few changes are made in place; for many it is quicker to build the ring anew (about 0.1 ms a name, on the
+        event loop).
+        """
+        wanted = frozenset(names)
+        gone, new = self.names - wanted, wanted - self.names
+        if len(gone) + len(new) > MAX_CHANGES_IN_PLACE:
+            self._ring = _build(sorted(wanted))
+        else:
+            for name in sorted(gone):
+                self._ring.remove_node(name)
+            for name in sorted(new):
+                self._ring.add_node(name)
+        self.names = wanted
 
     def preference(self, key: int) -> Iterator[str]:
         """Yield names in the order in which they own a key: the owner, then who would own it without the owner."""
-        if self._names:
+        if self.names:
             yield from self._ring.iterate_nodes(f"{key:016x}")
 
     def owner(self, key: int) -> str | None:
         """Return the name that owns a key; None on an empty ring."""
         return next(self.preference(key), None)
+
+
+def _build(names: Sequence[str]) -> HashRing:
+    return HashRing(nodes=list(names), hash_fn=_hash, vnodes=POINTS_PER_UNIT)
 
 
 def _hash(name: str) -> int:

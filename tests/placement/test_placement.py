@@ -256,3 +256,39 @@ def test_the_hot_holder_of_a_system_prompt_is_relieved() -> None:
     )
     assert counts["r0"] < 60
     assert sum(counts[name] for name in ("r1", "r2", "r3")) > 40
+
+
+def test_a_request_without_a_model_does_not_look_at_the_fleet_anew() -> None:
+    """Clients may leave the model out; that must not make each of their requests as dear as a change of the fleet."""
+    house = House()
+    house.placer.explain(prompt(model=None), 0.0)
+    surveyor = house.placer._surveyor
+    kept = surveyor._views[None]
+    house.placer.explain(prompt(model=None), 1.0)
+    assert surveyor._views[None] is kept
+
+
+def test_models_that_the_same_units_serve_share_a_ring() -> None:
+    """Until one of them is served by others."""
+    house = House()
+    views = house.placer._surveyor._views
+    house.placer.explain(prompt(), 0.0)
+    house.placer.explain(prompt(model="ad"), 0.0)
+    assert views["tiny"].ring is views["ad"].ring
+    models = (ServedModel("tiny", "tiny"),)
+    unit = UnitFacts("r9/0", 0, SCHEME, Trust.EXACT, 64)
+    house.fleet.announce(ReplicaFacts("r9", "http://r9:8000", "redis", models, (unit,)), 1.0)
+    house.placer.explain(prompt(model="ad"), 1.0)
+    house.placer.explain(prompt(), 1.0)
+    assert "r9/0" in views["tiny"].ring.names
+    assert "r9/0" not in views["ad"].ring.names
+
+
+def test_names_that_clients_make_up_do_not_grow_the_views() -> None:
+    """Replicas that do not tell what they serve take any name; what is kept of names is bounded."""
+    house = House(replicas=0)
+    unit = UnitFacts("r0/0", 0, SCHEME, Trust.APPROXIMATE, 64)
+    house.fleet.announce(ReplicaFacts("r0", "http://r0:8000", "static", (), (unit,)), 0.0)
+    for number in range(1_000):
+        house.placer.explain(prompt(model=f"made-up-{number}"), 0.0)
+    assert len(house.placer._surveyor._views) <= 256
