@@ -41,6 +41,22 @@ _PROBES = ("a", "b")  # put in a medium's place: what is the same before both do
 
 
 @dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the engine treats the chats of one API.
+
+    Attributes:
+        with_defaults: Whether its `--default-chat-template-kwargs` count.
+        orders_calls: Whether the fields of tool calls get its own order, or come as they were sent.
+    """
+
+    with_defaults: bool = True
+    orders_calls: bool = True
+
+
+CHAT, POOLING, RESPONSES = Dialect(), Dialect(with_defaults=False), Dialect(orders_calls=False)
+
+
+@dataclass(frozen=True, slots=True)
 class _Call:
     """All that a template is called with."""
 
@@ -65,20 +81,20 @@ class ChatRenderer:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     max_chars: int = MAX_CHARS
 
-    def render(self, body: Mapping[str, Any], with_defaults: bool = True) -> str:
+    def render(self, body: Mapping[str, Any], dialect: Dialect = CHAT) -> str:
         """Return the prompt's text.
 
         Args:
             body: Of a chat completion; its own `chat_template` is not looked at.
-            with_defaults: Whether `defaults` count; they do not for pooling.
+            dialect: How its API is treated.
 
         Raises:
             NotUnderstoodError: With the reason.
         """
-        call = self._prepare(body, with_defaults, media=False)
+        call = self._prepare(body, dialect, media=False)
         return call.template.render(call.rendering, call.variables, self.max_chars)
 
-    def before_media(self, body: Mapping[str, Any], with_defaults: bool = True) -> tuple[str, int]:
+    def before_media(self, body: Mapping[str, Any], dialect: Dialect = CHAT) -> tuple[str, int]:
         """Return the text of a chat with images, sound or video, and how much of it is sure to stand before the first.
 
         The engine puts placeholders in for media whose text or number of tokens only the model's own processor knows.
@@ -93,11 +109,11 @@ class ChatRenderer:
             NotUnderstoodError: With the reason; MEDIA when nothing is sure.
         """
         try:
-            call = self._prepare(body, with_defaults, media=True)
+            call = self._prepare(body, dialect, media=True)
         except NotUnderstoodError as error:
             if error.reason is not Reason.MEDIA:
                 raise
-            return self._before_string_media(body, with_defaults)
+            return self._before_string_media(body, dialect)
         place, part = _first_medium(call.rendering.messages)
         whole = call.template.render(call.rendering, call.variables, self.max_chars)
         texts = [whole]
@@ -107,7 +123,7 @@ class ChatRenderer:
             texts.append(self._with_content(call, place, content))
         return whole, common_chars(texts)
 
-    def _before_string_media(self, body: Mapping[str, Any], with_defaults: bool) -> tuple[str, int]:
+    def _before_string_media(self, body: Mapping[str, Any], dialect: Dialect) -> tuple[str, int]:
         """As `before_media` for templates that take strings: nothing of the first message with a medium is known."""
         items = body.get("messages")
         assert isinstance(items, list)  # noqa: S101 - for the type alone: its media were seen
@@ -116,7 +132,7 @@ class ChatRenderer:
             [*items[:place], *({**item, "content": probe} if _has_medium(item) else item for item in items[place:])]
             for probe in _PROBES
         ]
-        texts = [self.render({**body, "messages": probe}, with_defaults) for probe in probes]
+        texts = [self.render({**body, "messages": probe}, dialect) for probe in probes]
         before = texts[0][: common_chars(texts)]
         return before, len(before)
 
@@ -132,7 +148,7 @@ class ChatRenderer:
         )
         return call.template.render(rendering, call.variables, self.max_chars)
 
-    def _prepare(self, body: Mapping[str, Any], with_defaults: bool, media: bool) -> _Call:
+    def _prepare(self, body: Mapping[str, Any], dialect: Dialect, media: bool) -> _Call:
         given = body.get("chat_template_kwargs")
         given = {} if given is None else given
         if not isinstance(given, dict):
@@ -140,7 +156,7 @@ class ChatRenderer:
         if any(given.get(name) for name in _REFUSED_VARIABLES):
             raise NotUnderstoodError(Reason.UNSUPPORTED)
         variables = _variables(body, given)
-        if with_defaults and self.defaults:
+        if dialect.with_defaults and self.defaults:
             variables = {**self.defaults, **variables}
         tools = variables.get("tools") or messages.tools(body.get("tools"))
         documents = variables.get("documents")
@@ -148,7 +164,7 @@ class ChatRenderer:
             if items is not None and not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
                 raise NotUnderstoodError(Reason.BAD_REQUEST)
         template = self._template(tools)
-        conversation = messages.conversation(body.get("messages"), template.content_format, media)
+        conversation = messages.conversation(body.get("messages"), template.content_format, media, dialect.orders_calls)
         if not template.knows_developer and "developer" in [message["role"] for message in conversation]:
             conversation = messages.developer_as_system(conversation)
         rendering = Rendering(

@@ -45,7 +45,7 @@ def _answer(data: bytes) -> dict[str, str]:
             request["defaults"],
             request["max_chars"],
         )
-        return {"text": chat.render(request["body"], request["with_defaults"])}
+        return {"text": chat.render(request["body"])}
     except NotUnderstoodError as error:
         return {"reason": error.reason.value}
     except (jinja2.TemplateError, RecursionError, MemoryError, OverflowError):

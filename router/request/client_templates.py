@@ -51,14 +51,13 @@ class ClientTemplates:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def render(self, source: str, body: Mapping[str, Any], chat: ChatRenderer, with_defaults: bool = True) -> str:
+    def render(self, source: str, body: Mapping[str, Any], chat: ChatRenderer) -> str:
         """Return the prompt's text under a client's template.
 
         Args:
             source: The template.
             body: The chat completion's body.
             chat: The model's own rendering, for its special tokens, default variables and limit.
-            with_defaults: As for `ChatRenderer.render`.
 
         Raises:
             NotUnderstoodError: With the reason; TEMPLATE_TIMEOUT past the limit.
@@ -69,7 +68,6 @@ class ClientTemplates:
                 "body": {name: body[name] for name in _FIELDS if name in body},
                 "special_tokens": dict(chat.special_tokens),
                 "defaults": dict(chat.defaults),
-                "with_defaults": with_defaults,
                 "max_chars": chat.max_chars,
             }
         ).encode()

@@ -65,7 +65,9 @@ _DROPPED_SYSTEM_LINE = "x-anthropic-billing-header"
 _PLAIN_ROLES = ("user", "assistant", "system")
 
 
-def conversation(messages: object, content_format: ContentFormat, media: bool = False) -> list[dict[str, Any]]:
+def conversation(
+    messages: object, content_format: ContentFormat, media: bool = False, orders_calls: bool = True
+) -> list[dict[str, Any]]:
     """Return the `messages` of a body as the template gets them; the body's own objects are left as they are.
 
     Args:
@@ -73,16 +75,17 @@ def conversation(messages: object, content_format: ContentFormat, media: bool = 
         content_format: What the template wants.
         media: Whether images, sound and video are let through: as parts of one of `MEDIA_TYPES`, with
             `ContentFormat.PARTS`.
+        orders_calls: Whether the fields of tool calls get the engine's order; else they keep theirs.
 
     Raises:
         NotUnderstoodError: BAD_REQUEST, MEDIA or PROMPT_EMBEDS.
     """
     if not isinstance(messages, list):
         raise NotUnderstoodError(Reason.BAD_REQUEST)
-    return [_message(message, content_format, media) for message in messages]
+    return [_message(message, content_format, media, orders_calls) for message in messages]
 
 
-def _message(message: object, content_format: ContentFormat, media: bool) -> dict[str, Any]:
+def _message(message: object, content_format: ContentFormat, media: bool, orders_calls: bool) -> dict[str, Any]:
     if type(message) is dict and len(message) == 2:
         # Most messages are a role and a text, and a conversation has many of them: they take the short way.
         role, content = message.get("role"), message.get("content")
@@ -90,17 +93,17 @@ def _message(message: object, content_format: ContentFormat, media: bool) -> dic
             if content_format is ContentFormat.PARTS:
                 return {"role": role, "content": [{"type": "text", "text": content}]}
             return {"role": role, "content": content}
-    return _any_message(message, content_format, media)
+    return _any_message(message, content_format, media, orders_calls)
 
 
-def _any_message(message: object, content_format: ContentFormat, media: bool) -> dict[str, Any]:
+def _any_message(message: object, content_format: ContentFormat, media: bool, orders_calls: bool) -> dict[str, Any]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise NotUnderstoodError(Reason.BAD_REQUEST)
     role = message["role"]
     result: dict[str, Any] = {"role": role, "content": _content(role, message.get("content"), content_format, media)}
     if role == "assistant":
         if calls := message.get("tool_calls"):
-            result["tool_calls"] = _tool_calls(calls)
+            result["tool_calls"] = _tool_calls(calls, orders_calls)
         reasoning = message.get("reasoning")
         if reasoning is None:
             reasoning = message.get("reasoning_content")
@@ -201,16 +204,18 @@ def _tool_content(content: Any) -> Any:
     return "\n".join(part["text"] for part in content)
 
 
-def _tool_calls(calls: object) -> list[dict[str, Any]]:
+def _tool_calls(calls: object, orders_calls: bool) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise NotUnderstoodError(Reason.BAD_REQUEST)
-    return [_tool_call(call) for call in calls]
+    return [_tool_call(call, orders_calls) for call in calls]
 
 
-def _tool_call(call: object) -> dict[str, Any]:
+def _tool_call(call: object, orders_calls: bool) -> dict[str, Any]:
     """Return a call with its fields in the engine's order (templates print them as they come) and decoded arguments."""
     if not isinstance(call, dict) or not isinstance(function := call.get("function"), dict):
         raise NotUnderstoodError(Reason.BAD_REQUEST)
+    if not orders_calls:
+        return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
     ordered = in_order(function, ("arguments", "name"))
     ordered["arguments"] = _arguments(function.get("arguments"))
     return in_order({**call, "function": ordered}, ("id", "function", "type"))

@@ -63,6 +63,8 @@ def _fails_on_later_system(source: str) -> bool:
         environment.from_string(source).render(messages=turns, add_generation_prompt=False)
     except jinja2.TemplateError:
         return True
+    except Exception:  # an engine with such a template does not start
+        raise NotUnderstoodError(Reason.TEMPLATE_ERROR) from None
     return False
 
 
@@ -147,6 +149,8 @@ def _message(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, A
             calls.append(_call(block))
         elif kind == "tool_result" and role == "user":
             messages += _tool_results(block)
+        elif kind == "tool_result":
+            parts.append({"type": "text", "text": f"Tool result: {block.get('content') or ''}"})
         elif kind not in ("text", "image", "thinking", "redacted_thinking", "tool_reference"):
             raise NotUnderstoodError(Reason.UNSUPPORTED)
     message: dict[str, Any] = {"role": role}

@@ -13,7 +13,7 @@ from typing import Any
 import xxhash
 
 from router.request import messages_api
-from router.request.chat import ChatRenderer, common_chars
+from router.request.chat import CHAT, ChatRenderer, Dialect, common_chars
 from router.request.client_templates import ClientTemplates
 from router.request.encoders.cutting import Cutter
 from router.request.encoders.encoder import TextEncoder
@@ -67,12 +67,12 @@ class ModelText:
         """The reasoning effort that `/v1/messages` takes for thinking switched off."""
         return messages_api.effort_without_thinking(self.render_chat)
 
-    def render_chat(self, body: Mapping[str, Any], with_defaults: bool = True) -> str:
+    def render_chat(self, body: Mapping[str, Any], dialect: Dialect = CHAT) -> str:
         """Return the prompt's text of a chat completion body.
 
         Args:
             body: The body.
-            with_defaults: Whether the engine's `--default-chat-template-kwargs` count.
+            dialect: How its API is treated.
 
         Raises:
             NotUnderstoodError: With the reason.
@@ -81,13 +81,13 @@ class ModelText:
             raise NotUnderstoodError(Reason.UNSUPPORTED)
         source = body.get("chat_template")
         if not source:
-            return self._chat.render(body, with_defaults)
+            return self._chat.render(body, dialect)
         if self._client_templates is None or not isinstance(source, str):
             raise NotUnderstoodError(Reason.UNSUPPORTED)
-        return self._client_templates.render(source, body, self._chat, with_defaults)
+        return self._client_templates.render(source, body, self._chat)
 
     def chat(
-        self, body: Mapping[str, Any], add_special_tokens: bool, keep: Keep = ALL, with_defaults: bool = True
+        self, body: Mapping[str, Any], add_special_tokens: bool, keep: Keep = ALL, dialect: Dialect = CHAT
     ) -> Tokens:
         """Return the tokens of a chat completion body; those before the first medium where it has media.
 
@@ -95,11 +95,11 @@ class ModelText:
             NotUnderstoodError: With the reason.
         """
         try:
-            text = self.render_chat(body, with_defaults)
+            text = self.render_chat(body, dialect)
         except NotUnderstoodError as error:
             if error.reason is not Reason.MEDIA or body.get("chat_template") or keep.tokens is not None:
                 raise
-            return self._before_media(body, add_special_tokens, with_defaults)
+            return self._before_media(body, add_special_tokens, dialect)
         return self.tokens(text, add_special_tokens, keep)
 
     def tokens(self, text: str, add_special_tokens: bool, keep: Keep = ALL) -> Tokens:
@@ -147,9 +147,9 @@ class ModelText:
         """Return the ids of `tokens`."""
         return self.tokens(text, add_special_tokens, Keep(keep_tokens, keep_side)).ids
 
-    def _before_media(self, body: Mapping[str, Any], add_special_tokens: bool, with_defaults: bool) -> Tokens:
+    def _before_media(self, body: Mapping[str, Any], add_special_tokens: bool, dialect: Dialect) -> Tokens:
         """Return the tokens that are sure to stand before the first medium."""
-        text, sure_chars = self._chat.before_media(body, with_defaults)
+        text, sure_chars = self._chat.before_media(body, dialect)
         # Normalising may join the last sure character with the next one.
         sure, text = self.encoder.normalised(text[:sure_chars]), self.encoder.normalised(text)
         sure_chars = common_chars((sure, text))

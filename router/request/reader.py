@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from router.request import bodies, messages_api, responses_api
+from router.request.chat import POOLING, RESPONSES
 from router.request.endpoints import ENDPOINTS, UNKNOWN, Endpoint, Shape
 from router.request.prompt import Kind, Prompt
 from router.request.reasons import NotUnderstoodError, Reason
@@ -113,7 +114,8 @@ class PromptReader:
         if shape is Shape.RESPONSES:
             cut = {"truncate_prompt_tokens": None if body.get("truncation", "disabled") == "disabled" else -1}
             keep = self._keep(prompt, cut)
-            return self._text(prompt.model).chat(responses_api.chat_body(body), add_special_tokens=True, keep=keep)
+            text = self._text(prompt.model)
+            return text.chat(responses_api.chat_body(body), add_special_tokens=True, keep=keep, dialect=RESPONSES)
         text = self._text(prompt.model)
         if shape is Shape.MESSAGES:
             chat = messages_api.chat_body(body, text.merges_inline_system, lambda: text.effort_without_thinking)
@@ -145,7 +147,7 @@ class PromptReader:
             "continue_final_message": body.get("continue_final_message"),
         }
         special = bodies.flag(body.get("add_special_tokens"), default=False)
-        return self._text(prompt.model).chat(chat, special, keep, with_defaults=False)
+        return self._text(prompt.model).chat(chat, special, keep, dialect=POOLING)
 
     def _texts(self, prompt: Prompt, body: Mapping[str, Any], given: object, keep: Keep) -> Tokens:
         first, others = _first(given)

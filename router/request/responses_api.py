@@ -11,7 +11,6 @@ from typing import Any
 
 from router.request.reasons import NotUnderstoodError, Reason
 
-_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _UNFINISHED = ("in_progress", "incomplete")
 
 
@@ -78,7 +77,7 @@ def _add(messages: list[dict[str, Any]], item: object) -> None:
     elif kind in (None, "message") and role == "assistant":
         _join(messages, before, "content", _answer(item.get("content")))
     elif kind in (None, "message") and isinstance(role, str):
-        messages.append({"role": role, "content": _content(item.get("content"))})
+        messages.append(item)
     else:
         raise NotUnderstoodError(Reason.UNSUPPORTED)
 
@@ -97,7 +96,7 @@ def _call(item: Mapping[str, Any]) -> dict[str, Any]:
     if item.get("namespace"):
         raise NotUnderstoodError(Reason.UNSUPPORTED)
     call_id, name, arguments = texts
-    return {"id": call_id, "function": {"arguments": arguments, "name": name}, "type": "function"}
+    return {"id": call_id, "function": {"name": name, "arguments": arguments}, "type": "function"}
 
 
 def _reasoning(item: Mapping[str, Any]) -> str:
@@ -117,19 +116,6 @@ def _answer(content: object) -> str:
     if not isinstance(content, list) or not content:
         raise NotUnderstoodError(Reason.UNSUPPORTED)
     return _text_of(content[0], "text")
-
-
-def _content(content: object) -> Any:
-    """Return a message's content with the fields that the engine knows of its parts."""
-    if not isinstance(content, list):
-        return content
-    parts = []
-    for part in content:
-        if not isinstance(part, dict):
-            raise NotUnderstoodError(Reason.BAD_REQUEST)
-        field = _PARTS.get(str(part.get("type")))
-        parts.append(part if field is None else {"type": part["type"], field: part.get(field)})
-    return parts
 
 
 def _text_of(part: object, field: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from router.request.chat import CHAT, Dialect
 from router.request.tokens import ALL, Keep, Tokens
 
 
@@ -21,11 +22,11 @@ class Text(Protocol):
     def effort_without_thinking(self) -> str:
         """The reasoning effort that `/v1/messages` takes for thinking switched off."""
 
-    def render_chat(self, body: Mapping[str, Any], with_defaults: bool = True) -> str:
+    def render_chat(self, body: Mapping[str, Any], dialect: Dialect = CHAT) -> str:
         """Return the prompt's text of a chat completion body."""
 
     def chat(
-        self, body: Mapping[str, Any], add_special_tokens: bool, keep: Keep = ALL, with_defaults: bool = True
+        self, body: Mapping[str, Any], add_special_tokens: bool, keep: Keep = ALL, dialect: Dialect = CHAT
     ) -> Tokens:
         """Return the tokens of a chat completion body."""
 

@@ -18,6 +18,7 @@ from router.request.reader import PromptReader
 from router.request.reasons import Reason
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+PATHS = [CHAT, COMPLETION, "/v1/responses", "/v1/messages", "/v1/embeddings", "/pooling"]
 TINY = load(Path(__file__).parents[1] / "golden/tokenizer")
 READER = PromptReader(lambda model: TINY if model in (None, "m", "adapter") else None)
 IDS = list(range(1, 33))
@@ -243,6 +244,14 @@ fields = st.sampled_from(
         "reasoning_effort",
         "kv_transfer_params",
         "prompt_embeds",
+        "input",
+        "instructions",
+        "system",
+        "reasoning",
+        "thinking",
+        "output_config",
+        "task",
+        "truncation",
     ]
 )
 message = st.fixed_dictionaries(
@@ -251,23 +260,33 @@ message = st.fixed_dictionaries(
 )
 
 
+item = st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "tool_use", "image"]),
+        "content": odd
+        | st.lists(st.fixed_dictionaries({"type": st.sampled_from(["text", "tool_result", "image_url"])})),
+    },
+    optional={"role": odd, "call_id": odd, "name": odd, "arguments": odd, "output": odd, "summary": odd, "input": odd},
+)
+
+
 def _check(prompt: Prompt) -> None:
-    assert (prompt.token_ids is None) == (prompt.reason is not None)
+    assert (prompt.token_ids is None) == (prompt.reason is not None) or prompt.reason is Reason.MEDIA
     assert prompt.reason is not Reason.INTERNAL
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.sampled_from([CHAT, COMPLETION, "/x"]), st.dictionaries(fields, odd, max_size=6))
+@given(st.sampled_from([*PATHS, "/x"]), st.dictionaries(fields, odd, max_size=6))
 def test_any_field_may_be_anything(path: str, body: dict[str, Any]) -> None:
     """Whatever a client puts into the fields that are read, the result is ids or a known reason."""
     _check(READER.read(path, json.dumps(body).encode()))
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(message, max_size=4), st.dictionaries(fields, odd, max_size=2))
-def test_any_message_may_be_anything(messages: list[Any], body: dict[str, Any]) -> None:
-    """Whatever a client puts into messages, the result is ids or a known reason."""
-    _check(READER.read(CHAT, json.dumps({**body, "messages": messages}).encode()))
+@given(st.sampled_from(PATHS), st.lists(message | item, max_size=4), st.dictionaries(fields, odd, max_size=2))
+def test_any_message_may_be_anything(path: str, messages: list[Any], body: dict[str, Any]) -> None:
+    """Whatever a client puts into messages or items, the result is ids or a known reason."""
+    _check(READER.read(path, json.dumps({**body, "messages": messages, "input": messages}).encode()))
 
 
 @settings(deadline=None)

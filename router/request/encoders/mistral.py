@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from router.request import bodies, messages
-from router.request.chat import MAX_CHARS
+from router.request.chat import CHAT, MAX_CHARS, Dialect
 from router.request.encoders.encoder import TokenizerError
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.token_cache import TokenCache
@@ -75,7 +75,7 @@ class MistralText:
         """
         raise NotUnderstoodError(Reason.UNSUPPORTED)
 
-    def render_chat(self, body: Mapping[str, Any], with_defaults: bool = True) -> str:
+    def render_chat(self, body: Mapping[str, Any], dialect: Dialect = CHAT) -> str:
         """Raise: a chat has no text here.
 
         Raises:
@@ -84,7 +84,7 @@ class MistralText:
         raise NotUnderstoodError(Reason.UNSUPPORTED)
 
     def chat(
-        self, body: Mapping[str, Any], add_special_tokens: bool, keep: Keep = ALL, with_defaults: bool = True
+        self, body: Mapping[str, Any], add_special_tokens: bool, keep: Keep = ALL, dialect: Dialect = CHAT
     ) -> Tokens:
         """Return the tokens of a chat completion body.
 

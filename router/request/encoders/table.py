@@ -55,6 +55,8 @@ class Options:
 
 
 def _huggingface(path: Path, options: Options) -> Text | None:
+    if path.name == huggingface.FILE:
+        path = path.parent
     if not (path / huggingface.FILE).is_file():
         return None
     encoder, special_tokens = huggingface.load(path)
