@@ -88,6 +88,7 @@ class Decision:
         owner: The unit that owns the prompt's first blocks.
         retries: Replicas that were tried before.
         outcome: Set when the request ended.
+        trace: Hashes of the prompt for `warmroute doctor --traffic`; None unless the router keeps them.
     """
 
     request_id: str
@@ -108,6 +109,7 @@ class Decision:
     owner: str | None = None
     retries: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
+    trace: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def available_tokens(self) -> int:
