@@ -5,16 +5,22 @@ come, first served, so the oldest one without a first token is taken to be the o
 away at the unit's learned prefill speed, to no less than 5% (it has not answered, so something is left). An answer
 that is not streamed shows no first token: it is taken as computed when its tokens have melted.
 
-A reservation belongs to the `UnitLoad` it was made on, not to a name: when a replica leaves and comes back under the
-same name, old releases can't touch the new count.
+The speed is learned over stretches of work: prompt tokens computed, over the time until their first tokens. An engine
+computes several short prompts in one step, whose first tokens come together, so a stretch ends only with a pause
+between first tokens. A prompt whose uncached tokens are only guessed (not understood, or a cache that the router does
+not know) spoils its stretch.
+
+Releasing touches the `UnitLoad` that the reservation was made on, not a name: when a replica leaves and comes back
+under the same name, old releases can't touch the new count.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-MIN_SAMPLE_TOKENS = 256
-"""Shorter prefills say more about overheads than about speed."""
+MIN_STRETCH_TOKENS = 256
+"""Less work says more about overheads than about speed."""
+MIN_STRETCH_S = 0.02
 NEW_SAMPLE_SHARE = 0.2
 MAX_MELTED_SHARE = 0.95
 
@@ -22,13 +28,16 @@ MAX_MELTED_SHARE = 0.95
 class Reservation:
     """One placed request. `UnitLoad` alone changes it."""
 
-    __slots__ = ("load", "observable", "placed_s", "released", "uncached_tokens", "waiting")
+    __slots__ = ("load", "observable", "placed_s", "released", "teaches", "uncached_tokens", "waiting")
 
-    def __init__(self, load: UnitLoad, uncached_tokens: int, placed_s: float, observable: bool) -> None:
+    def __init__(
+        self, load: UnitLoad, uncached_tokens: int, placed_s: float, *, observable: bool, teaches: bool
+    ) -> None:
         self.load = load
         self.uncached_tokens = uncached_tokens
         self.placed_s = placed_s
         self.observable = observable
+        self.teaches = teaches
         self.waiting = True
         self.released = False
 
@@ -36,7 +45,17 @@ class Reservation:
 class UnitLoad:
     """The in-flight ledger of one unit."""
 
-    __slots__ = ("_computing_since_s", "_queued_tokens", "_waiting", "prefill_tokens_per_s", "requests", "samples")
+    __slots__ = (
+        "_computing_since_s",
+        "_queued_tokens",
+        "_stretch_since_s",
+        "_stretch_tokens",
+        "_stretch_until_s",
+        "_waiting",
+        "prefill_tokens_per_s",
+        "requests",
+        "samples",
+    )
 
     def __init__(self, prefill_tokens_per_s: float) -> None:
         self.prefill_tokens_per_s = prefill_tokens_per_s
@@ -47,32 +66,42 @@ class UnitLoad:
         self._waiting: OrderedDict[Reservation, None] = OrderedDict()
         self._queued_tokens = 0
         self._computing_since_s = 0.0
+        self._stretch_since_s = 0.0
+        self._stretch_until_s = 0.0
+        self._stretch_tokens = 0
 
-    def reserve(self, uncached_tokens: int, now_s: float, *, observable: bool = True) -> Reservation:
+    def reserve(
+        self, uncached_tokens: int, now_s: float, *, observable: bool = True, teaches: bool = True
+    ) -> Reservation:
         """Count a placed request.
 
         Args:
             uncached_tokens: Prompt tokens that this unit will have to compute, at least 0.
             now_s: The clock.
             observable: Whether its first token will be seen (a streamed answer).
+            teaches: Whether `uncached_tokens` is known, not guessed.
         """
         self._settle(now_s)
         if not self._waiting:
             self._computing_since_s = now_s
-        reservation = Reservation(self, uncached_tokens, now_s, observable)
+            self._end_stretch()
+            self._begin_stretch(now_s)
+        reservation = Reservation(self, uncached_tokens, now_s, observable=observable, teaches=teaches)
         self._waiting[reservation] = None
         self._queued_tokens += uncached_tokens
         self.requests += 1
         return reservation
 
     def first_token(self, reservation: Reservation, now_s: float) -> None:
-        """Its prompt is computed. Learns the unit's speed when it was the one being computed."""
+        """Its prompt is computed; the unit's speed is learned from it and those before it."""
         if not reservation.waiting:
             return
-        was_computing = next(iter(self._waiting)) is reservation
-        elapsed_s = now_s - self._computing_since_s
-        if was_computing and reservation.uncached_tokens >= MIN_SAMPLE_TOKENS and elapsed_s > 0:
-            self._learn(reservation.uncached_tokens / elapsed_s)
+        if now_s - self._stretch_until_s >= MIN_STRETCH_S and self._end_stretch():
+            self._begin_stretch(self._stretch_until_s)
+        self._stretch_tokens += reservation.uncached_tokens
+        self._stretch_until_s = now_s
+        if not reservation.teaches:
+            self._begin_stretch(now_s)
         self._leave(reservation, now_s)
 
     def release(self, reservation: Reservation, now_s: float) -> None:
@@ -82,7 +111,9 @@ class UnitLoad:
         reservation.released = True
         self.requests -= 1
         if reservation.waiting:
+            # It never showed when it was computed, or never was.
             self._leave(reservation, now_s)
+            self._begin_stretch(now_s)
 
     def backlog_tokens(self, now_s: float) -> float:
         """Prompt tokens placed here that are not computed yet."""
@@ -100,6 +131,7 @@ class UnitLoad:
             if head.observable or done_s > now_s:
                 return
             self._leave(head, done_s)
+            self._begin_stretch(now_s)
 
     def _leave(self, reservation: Reservation, now_s: float) -> None:
         was_computing = next(iter(self._waiting)) is reservation
@@ -109,7 +141,16 @@ class UnitLoad:
         if was_computing and self._waiting:
             self._computing_since_s = max(now_s, next(iter(self._waiting)).placed_s)
 
-    def _learn(self, sample: float) -> None:
+    def _begin_stretch(self, now_s: float) -> None:
+        self._stretch_since_s = self._stretch_until_s = now_s
+        self._stretch_tokens = 0
+
+    def _end_stretch(self) -> bool:
+        """Learn from a stretch that is long enough to tell something; return whether it was."""
+        elapsed_s = self._stretch_until_s - self._stretch_since_s
+        if elapsed_s < MIN_STRETCH_S or self._stretch_tokens < MIN_STRETCH_TOKENS:
+            return False
         self.samples += 1
         weight = max(NEW_SAMPLE_SHARE, 1.0 / (self.samples + 1))
-        self.prefill_tokens_per_s += weight * (sample - self.prefill_tokens_per_s)
+        self.prefill_tokens_per_s += weight * (self._stretch_tokens / elapsed_s - self.prefill_tokens_per_s)
+        return True

@@ -43,15 +43,46 @@ def test_speed_is_learned_from_first_tokens() -> None:
     """1,000 tokens in half a second are 2,000 tokens/s; one sample moves the belief half way."""
     load = UnitLoad(1_000)
     load.first_token(load.reserve(1_000, 0.0), 0.5)
+    load.reserve(1, 9.0)
     assert load.prefill_tokens_per_s == pytest.approx(1_500)
 
 
 def test_the_next_in_line_is_timed_from_when_its_turn_came() -> None:
-    """Waiting is not computing: the second's speed is measured from the first's first token."""
+    """Waiting is not computing: the second's stretch begins with the first's first token."""
     load = UnitLoad(1_000)
     first, second = load.reserve(1_000, 0.0), load.reserve(1_000, 0.0)
     load.first_token(first, 1.0)
     load.first_token(second, 2.0)
+    load.reserve(1, 9.0)
+    assert load.samples == 2
+    assert load.prefill_tokens_per_s == pytest.approx(1_000)
+
+
+def test_prompts_of_one_step_teach_together() -> None:
+    """Four prompts of 500 tokens are computed in one step of a second: 2,000 tokens/s, not millions."""
+    load = UnitLoad(2_000)
+    for reservation in [load.reserve(500, 0.0) for _ in range(4)]:
+        load.first_token(reservation, 1.0)
+    load.reserve(1, 9.0)
+    assert load.samples == 1
+    assert load.prefill_tokens_per_s == pytest.approx(2_000)
+
+
+def test_a_guessed_prompt_teaches_nothing() -> None:
+    """20,000 tokens that were cached after all, unknown to the router, are no million tokens a second."""
+    load = UnitLoad(8_000)
+    for number in range(10):
+        load.first_token(load.reserve(20_000, number, teaches=False), number + 0.02)
+    assert load.prefill_tokens_per_s == 8_000
+
+
+def test_a_request_that_ended_without_a_first_token_spoils_its_stretch() -> None:
+    """It may or may not have been computed."""
+    load = UnitLoad(1_000)
+    gone, stays = load.reserve(9_000, 0.0), load.reserve(500, 0.0)
+    load.release(gone, 5.0)
+    load.first_token(stays, 5.5)
+    load.reserve(1, 9.0)
     assert load.prefill_tokens_per_s == pytest.approx(1_000)
 
 
