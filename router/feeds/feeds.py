@@ -10,7 +10,7 @@ import aiohttp
 
 from router.config import RouterConfig
 from router.errors import ConfigurationError, Problem
-from router.feeds.addresses import AllowedAddresses
+from router.kv.addresses import AllowedAddresses
 from router.feeds.directory import Directory
 from router.feeds.health import EngineProber
 from router.feeds.redis_feed import LEASE_S, RedisFeed

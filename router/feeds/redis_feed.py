@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from router.config import RouterConfig
-from router.feeds.addresses import AllowedAddresses
+from router.kv.addresses import AllowedAddresses
 from router.feeds.directory import Directory
 from router.feeds.health import EngineProber
 from router.feeds.lanes import LaneReader

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from router.feeds.addresses import AllowedAddresses, normalised_url
+from router.kv.addresses import AllowedAddresses, normalised_url
 from router.feeds.membership import FAILED_PROBES_DOWN
 from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.kv.registration import Registration, RegistrationError, decode

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from router.config import ModelConfig, ReplicaConfig, RouterConfig
-from router.feeds.addresses import normalised_url
+from router.kv.addresses import normalised_url
 from router.feeds.directory import Directory
 from router.feeds.health import EngineFigures, EngineProber
 from router.feeds.membership import FAILED_PROBES_DOWN

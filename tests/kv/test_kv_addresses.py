@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.feeds.addresses import AllowedAddresses, normalised_url
+from router.kv.addresses import AllowedAddresses, check_allow, check_engine_url, normalised_url
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from router.feeds.addresses import AllowedAddresses, normalised_url
     ],
 )
 def test_every_spelling_is_one_address(text, url):
-    """RED-05: case, scheme, slash, default port and IPv6 forms make no difference."""
+    """Case, scheme, slash, default port and IPv6 forms make no difference."""
     assert normalised_url(text) == url
 
 
@@ -56,3 +56,29 @@ def test_an_entry_that_is_neither_is_an_error():
     """A CIDR with a typing error must not become a pattern that matches nothing."""
     with pytest.raises(ValueError, match="neither"):
         AllowedAddresses(("10.0.0.0/99",))
+
+
+@pytest.mark.parametrize("entry", ["10.0.0.0/8", "::1", "fd00::/8", "*.engines.svc", "pod-[0-9].x", "10.0.0.1/8"])
+def test_an_entry_of_the_allow_list_is_a_cidr_or_a_pattern(entry):
+    """Both forms have no problem."""
+    assert check_allow(entry) is None
+
+
+@pytest.mark.parametrize("entry", ["", "10.0.0.0/33", "http://h", "h:8000", "a b", "10.0.0.0/8,10.1.0.0/16", "é"])
+def test_any_other_entry_has_a_problem_that_names_it(entry):
+    """It would match nothing for ever, so the configuration is to refuse it."""
+    assert repr(entry) in check_allow(entry)
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.1:8000", "http://pod-0.svc", "HTTP://[::1]:1/"])
+def test_an_advertised_address_may_be_plain_http(url):
+    """Host and port, nothing more."""
+    assert check_engine_url(url) is None
+
+
+@pytest.mark.parametrize(
+    "url", ["https://h:1", "http://h:1/v1", "h:1", "", "http://", "http://u:p@h", "http://h:99999"]
+)
+def test_an_address_that_routers_refuse_is_told_with_the_remedy(url):
+    """What every router would refuse has a problem at the agent already."""
+    assert "http://HOST:PORT" in check_engine_url(url)

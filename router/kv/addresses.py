@@ -1,11 +1,14 @@
-"""Addresses of engines: one spelling for each, and which of them a lease may name."""
+"""Addresses of engines: one spelling for each, what agents may advertise, and which of them a lease may name. Pure."""
 
 from __future__ import annotations
 
 import fnmatch
 import ipaddress
+import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
+
+_PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,253}\Z")
 
 
 def normalised_url(text: str) -> str:
@@ -36,6 +39,26 @@ def normalised_url(text: str) -> str:
     return f"http://{host}:{parts.port or 80}"
 
 
+def check_engine_url(text: str) -> str | None:
+    """Return what is wrong with an engine's address that routers are to use, with the remedy; None when nothing is."""
+    try:
+        if not text.lower().startswith("http://"):
+            raise ValueError("only http:// addresses are supported")
+        normalised_url(text)
+    except ValueError as error:
+        return f"{error}: routers reach engines at http://HOST:PORT"
+    return None
+
+
+def check_allow(entry: str) -> str | None:
+    """Return what is wrong with an entry of `registration.allow`; None when nothing is."""
+    try:
+        AllowedAddresses([entry])
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 class AllowedAddresses:
     """`registration.allow`: CIDRs and host patterns. Empty allows all.
 
@@ -52,8 +75,10 @@ class AllowedAddresses:
             try:
                 self._networks.append(ipaddress.ip_network(entry, strict=False))
             except ValueError as error:
-                if "/" in entry or not entry:
-                    raise ValueError(f"{entry!r} is neither a CIDR nor a host pattern") from error
+                if not _PATTERN.match(entry):
+                    raise ValueError(
+                        f"{entry!r} is neither a CIDR (10.0.0.0/8) nor a host pattern (*.engines.svc)"
+                    ) from error
                 self._patterns.append(entry.lower())
 
     def allows(self, url: str) -> bool:
