@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from router.kv.addresses import AllowedAddresses, normalised_url
 from router.feeds.membership import FAILED_PROBES_DOWN
 from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
+from router.kv.addresses import AllowedAddresses, normalised_url
 from router.kv.registration import Registration, RegistrationError, decode
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.telemetry.metrics import Metrics

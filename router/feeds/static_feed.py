@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from router.config import ModelConfig, ReplicaConfig, RouterConfig
-from router.kv.addresses import normalised_url
 from router.feeds.directory import Directory
 from router.feeds.health import EngineFigures, EngineProber
 from router.feeds.membership import FAILED_PROBES_DOWN
 from router.fleet.facts import EngineLoad, ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet
+from router.kv.addresses import normalised_url
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.telemetry.metrics import Metrics
 
