@@ -39,6 +39,7 @@ from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.logs import AccessLog
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
+from router.telemetry.traces import Tracer
 from router.telemetry.trust_log import log_trust_change
 
 LOG = logging.getLogger("warmroute.app")
@@ -88,6 +89,7 @@ class App:
             random.Random(),
             time.time,
             self.proving,
+            trace=Tracer().trace if config.admin.traces else None,
         )
         self.reader = PromptReader(self._text_for, self._max_model_len_for, self.token_cache)
         self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from router.config import PlacementConfig
 from router.errors import NoReplicaError
@@ -16,9 +17,12 @@ from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
 from router.fleet.ledger import Reservation
 from router.fleet.replica import Replica, Unit
-from router.index.approximate import ApproximateMemory
+from router.fleet.vouching import Record, Vouching
+from router.index.announced import AnnouncedBlocks
+from router.index.approximate import ApproximateMemory, memory_slot
 from router.index.expected import ExpectedBlocks, ExpectedPrompt
 from router.index.prefix_index import PrefixIndex
+from router.proving import Evidence, Proving
 from router.request.prompt import Prompt
 from router.scheduling.decision import CandidateTerms, Decision, Outcome
 from router.scheduling.pickers import Choice
@@ -39,6 +43,11 @@ class Placement:
     chain: Sequence[int]
     reservation: Reservation
     expected: ExpectedPrompt | None
+    doubted: bool = False
+    """Predictions of its kind were not believed at this unit."""
+    record: Record | None = None
+    """What is known of predictions of its kind there; None where none is made from reports."""
+    evidence: Evidence | None = None
     first_token_seen: bool = False
     finished: bool = False
 
@@ -49,6 +58,8 @@ class Placer:
     Args:
         rng: The only source of chance.
         unix_time: Wall clock for Decisions; nothing is measured with it.
+        proving: Holds predictions against what units announce; None where nobody tells of announcements.
+        trace: Makes what is kept of a prompt with its Decision, from its chain and block size; None: nothing is kept.
     """
 
     def __init__(
@@ -60,15 +71,20 @@ class Placer:
         config: PlacementConfig,
         rng: Random,
         unix_time: Callable[[], float],
+        proving: Proving | None = None,
+        trace: Callable[[Prompt, Sequence[int], int], dict[str, Any] | None] | None = None,
     ) -> None:
         self._fleet = fleet
+        self._index = index
+        self.proving = proving or Proving(index, AnnouncedBlocks(), Vouching())
         self._expected = expected
         self._approximate = approximate
         self._config = config
         self._rng = rng
         self._unix_time = unix_time
+        self._trace = trace
         self._profile = Profile(config)
-        self._surveyor = Surveyor(fleet, index, expected, config)
+        self._surveyor = Surveyor(fleet, index, expected, config, self.proving.vouching)
 
     def place(self, prompt: Prompt, request_id: str, now_s: float, excluded: Collection[str] = ()) -> Placement:
         """Choose a unit for a prompt and count the prompt there.
@@ -87,14 +103,25 @@ class Placer:
         unit = survey.units[winner.unit_id]
         self._fleet.probed(unit.replica, now_s)
         chain = survey.chains.get(winner.unit_id, [])
-        expected = None
+        doubted = winner.unit_id in survey.doubted
+        held_blocks = survey.held_blocks[winner.unit_id]
+        expected = record = evidence = None
         if chain and unit.trust is not Trust.NONE:
-            expected = self._expected.expect(unit.serial, chain[survey.held_blocks[winner.unit_id] :])
+            expected = self._expected.expect(unit.serial, chain[held_blocks:])
+            record = self.proving.record(unit, prompt)
+        if record is not None:
+            announced_blocks = self._index.leading(unit.slot, chain) if doubted else held_blocks
+            evidence = self.proving.begin(record, unit, prompt, chain, announced_blocks)
         uncached = max(0, prompt.tokens - winner.expected_tokens)
-        reservation = unit.in_flight.reserve(uncached, now_s, observable=prompt.stream)
+        known = prompt.reason is None and winner.trust in (Trust.EXACT, Trust.MAPPED)
+        reservation = unit.in_flight.reserve(uncached, now_s, observable=prompt.stream, teaches=known)
         decision = self._explain(prompt, request_id, survey, pick)
         decision.retries = list(excluded)
-        return Placement(request_id, decision, unit.replica, unit, chain, reservation, expected)
+        if self._trace is not None and unit.scheme is not None:
+            decision.trace = self._trace(prompt, chain, unit.scheme.block_size)
+        return Placement(
+            request_id, decision, unit.replica, unit, chain, reservation, expected, doubted, record, evidence
+        )
 
     def explain(self, prompt: Prompt, now_s: float, request_id: str = "") -> Decision:
         """Return the decision that a prompt would get now; nothing is reserved.
@@ -119,26 +146,36 @@ class Placer:
         placement.finished = True
         placement.decision.outcome = outcome
         placement.unit.in_flight.release(placement.reservation, now_s)
-        if placement.first_token_seen:
-            return
-        if outcome.status in SUCCESS and outcome.error is None and not outcome.aborted:
-            self._learned(placement, now_s)
-        elif placement.expected is not None:
-            self._expected.end(placement.expected)
+        if not placement.first_token_seen:
+            if outcome.status in SUCCESS and outcome.error is None and not outcome.aborted:
+                self._learned(placement, now_s)
+            elif placement.expected is not None:
+                self._expected.end(placement.expected)
+        if placement.evidence is not None:
+            self.proving.ended(placement.evidence, outcome)
+        if placement.record is not None and not placement.doubted and outcome.cached_tokens is not None:
+            placement.record.delivered(placement.decision.matched_tokens, outcome.cached_tokens)
 
     def _learned(self, placement: Placement, now_s: float) -> None:
         unit = placement.unit
         if placement.expected is not None:
             self._expected.end_at(placement.expected, now_s + self._config.event_lag_s)
+        if placement.evidence is not None:
+            self.proving.computed(placement.evidence, now_s)
         if self._fleet.unit(unit.unit_id) is not unit:
             return
         if unit.trust is Trust.APPROXIMATE:
             self._approximate.remember(unit.slot, placement.chain, unit.num_blocks)
-        else:
-            self._approximate.drop(unit.slot)
+            return
+        self._approximate.drop(unit.slot)
+        if placement.doubted:
+            self._approximate.remember(memory_slot(unit.slot), placement.chain, unit.num_blocks)
+        elif not self.proving.vouching.has_doubts(unit):
+            self._approximate.forget(memory_slot(unit.slot))
 
     def _decide(self, prompt: Prompt, now_s: float, excluded: Collection[str]) -> tuple[Survey, Pick]:
         self._expected.settle(now_s)
+        self.proving.settle(now_s)
         survey = self._surveyor.survey(prompt, now_s, excluded)
         if not survey.candidates:
             why = ", ".join(sorted(set(survey.removed.values()))) or "the fleet is empty"

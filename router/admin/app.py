@@ -11,7 +11,7 @@ import hmac
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from aiohttp import web
@@ -28,6 +28,7 @@ from router.errors import (
     WarmrouteError,
 )
 from router.fleet.fleet import Fleet
+from router.fleet.vouching import Vouching
 from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
 from router.request.reader import PromptReader
@@ -73,6 +74,7 @@ class AdminView:
     reader: PromptReader
     not_ready: Callable[[], list[str]]
     clock: Callable[[], float]
+    vouching: Vouching = field(default_factory=Vouching)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +103,26 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         is_open=True,
     ),
     Endpoint("GET", "/metrics", "metrics", "Prometheus metrics"),
-    Endpoint("GET", "/admin/replicas", "replicas", "every replica: state, trust with its reason, blocks, load"),
-    Endpoint("GET", "/admin/decisions", "decisions", "the last decisions, newest first; `?limit=N` (default 50)"),
+    Endpoint(
+        "GET",
+        "/admin/replicas",
+        "replicas",
+        "every replica: state, blocks, load; trust with its reason, for each model and kind of requests",
+    ),
+    Endpoint(
+        "GET",
+        "/admin/decisions",
+        "decisions",
+        "the last decisions, newest first; `?limit=N` (default 50), `?traces=1` adds hashes of their prompts where "
+        "`admin.traces` is on",
+    ),
     Endpoint("GET", "/admin/decisions/{request-id}", "decision", "one decision with every term and what came of it"),
     Endpoint(
         "POST",
         "/admin/explain",
         "explain",
         "the decision that an OpenAI body would get now, nothing is sent; "
-        "`?path=` names its endpoint (default: by the body, chat or completions)",
+        "`?path=` names its endpoint (default: by the body, chat or completions), `?tokens=1` adds its `token_ids`",
     ),
     Endpoint("GET", "/admin/config", "configuration", "the configuration in force, secrets masked"),
 )
@@ -138,14 +151,18 @@ class Endpoints:
     async def replicas(self, request: web.Request) -> web.Response:
         """Return every replica as it is now."""
         view, now_s = self._view, self._view.clock()
-        return _json({"replicas": [replica_view(item, view.index, now_s) for item in view.fleet.replicas.values()]})
+        replicas = view.fleet.replicas.values()
+        return _json({"replicas": [replica_view(item, view.index, now_s, view.vouching) for item in replicas]})
 
     async def decisions(self, request: web.Request) -> web.Response:
         """Return the last decisions."""
         text = request.query.get("limit", str(DEFAULT_DECISIONS))
         if not (text.isascii() and text.isdigit() and len(text) <= 9):
             raise MalformedRequestError("`limit` must be a whole number from 0", param="limit")
-        return _json({"decisions": [item.to_dict() for item in self._view.decisions.latest(int(text))]})
+        latest = self._view.decisions.latest(int(text))
+        if request.query.get("traces") == "1":
+            return _json({"decisions": [{**item.to_dict(0), "trace": item.trace} for item in latest]})
+        return _json({"decisions": [item.to_dict() for item in latest]})
 
     async def decision(self, request: web.Request) -> web.Response:
         """Return one decision."""
@@ -160,7 +177,11 @@ class Endpoints:
         async with self._explains:
             path = request.query.get("path") or ("/v1/chat/completions" if b'"messages"' in body else "/v1/completions")
             prompt = await asyncio.to_thread(self._view.reader.read, path, body)
-            return _json(self._view.placer.explain(prompt, self._view.clock()).to_dict())
+            decision = self._view.placer.explain(prompt, self._view.clock()).to_dict()
+            if request.query.get("tokens") == "1":
+                # The caller's own body, so its tokens are no news to the caller.
+                decision["token_ids"] = prompt.token_ids
+            return _json(decision)
 
     async def configuration(self, request: web.Request) -> web.Response:
         """Return the configuration without its secrets."""

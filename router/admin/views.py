@@ -6,12 +6,13 @@ from typing import Any
 
 from router.config import RouterConfig
 from router.fleet.replica import Replica, Unit
+from router.fleet.vouching import EXPLANATIONS, Record, Vouching
 from router.index.prefix_index import PrefixIndex
 
 MASKED = "***"
 
 
-def replica_view(replica: Replica, index: PrefixIndex, now_s: float) -> dict[str, Any]:
+def replica_view(replica: Replica, index: PrefixIndex, now_s: float, vouching: Vouching) -> dict[str, Any]:
     """Return one replica for JSON; times are seconds before now."""
     return {
         "replica": replica.replica_id,
@@ -26,11 +27,11 @@ def replica_view(replica: Replica, index: PrefixIndex, now_s: float) -> dict[str
             {"name": model.name, "root": model.root, "parent": model.parent, "max_model_len": model.max_model_len}
             for model in replica.models.values()
         ],
-        "units": [_unit_view(unit, index, now_s) for unit in replica.units],
+        "units": [_unit_view(unit, index, now_s, vouching) for unit in replica.units],
     }
 
 
-def _unit_view(unit: Unit, index: PrefixIndex, now_s: float) -> dict[str, Any]:
+def _unit_view(unit: Unit, index: PrefixIndex, now_s: float, vouching: Vouching) -> dict[str, Any]:
     scheme, load, in_flight = unit.scheme, unit.load, unit.in_flight
     return {
         "unit": unit.unit_id,
@@ -45,6 +46,7 @@ def _unit_view(unit: Unit, index: PrefixIndex, now_s: float) -> dict[str, Any]:
             # A seed may be what keeps hashes from being guessed.
             "seed": None if scheme.seed is None else MASKED,
         },
+        "predictions": [_record_view(unit, record, vouching) for record in vouching.records_of(unit)],
         "num_blocks": unit.num_blocks,
         "blocks": index.blocks_of(unit.slot),
         "blocks_age_s": None if unit.blocks_as_of_s is None else round(now_s - unit.blocks_as_of_s, 3),
@@ -58,6 +60,26 @@ def _unit_view(unit: Unit, index: PrefixIndex, now_s: float) -> dict[str, Any]:
             "waiting": load.waiting,
             "kv_usage_share": load.kv_usage,
             "age_s": round(now_s - load.at_s, 3),
+        },
+    }
+
+
+def _record_view(unit: Unit, record: Record, vouching: Vouching) -> dict[str, Any]:
+    return {
+        "model": record.model,
+        "kind": record.kind,
+        "trust": vouching.trust(unit, record).value,
+        "state": record.state.value,
+        "reason": None if record.reason is None else record.reason.value,
+        "explanation": None if record.reason is None else EXPLANATIONS[record.reason],
+        "good": record.good,
+        "mismatched": record.mismatched,
+        "undecided": record.undecided,
+        "agreed_tokens": record.agreed_tokens if record.mismatched else None,
+        "delivered": {
+            "as_predicted": record.delivered_as_predicted,
+            "above": record.delivered_above,
+            "below": record.delivered_below,
         },
     }
 

@@ -10,13 +10,14 @@ import aiohttp
 
 from router.config import RouterConfig
 from router.errors import ConfigurationError, Problem
-from router.kv.addresses import AllowedAddresses
 from router.feeds.directory import Directory
 from router.feeds.health import EngineProber
 from router.feeds.redis_feed import LEASE_S, RedisFeed
 from router.feeds.static_feed import StaticFeed
 from router.fleet.fleet import Fleet
+from router.index.announced import AnnouncedBlocks
 from router.index.prefix_index import PrefixIndex
+from router.kv.addresses import AllowedAddresses
 from router.telemetry.metrics import Metrics
 
 
@@ -26,6 +27,7 @@ class Feeds:
     Args:
         clock: The fleet's clock, in seconds.
         lease_s: Life of an agent's lease without renewal.
+        announced: Hears of every block that a followed unit announces.
         probe_timeout_s: An engine that takes longer to answer a probe failed it.
 
     Raises:
@@ -42,6 +44,7 @@ class Feeds:
         *,
         lease_s: float = LEASE_S,
         probe_timeout_s: float = 2.0,
+        announced: AnnouncedBlocks | None = None,
     ) -> None:
         try:
             AllowedAddresses(config.registration.allow)
@@ -52,6 +55,7 @@ class Feeds:
         self._index = index
         self._metrics = metrics
         self._clock = clock
+        self._announced = announced
         self._lease_s = lease_s
         self._probe_timeout_s = probe_timeout_s
         self.directory = Directory(fleet, clock)
@@ -79,6 +83,7 @@ class Feeds:
                         prober,
                         self._clock,
                         lease_s=self._lease_s,
+                        announced=self._announced,
                     )
                     group.create_task(self.redis.run())
 

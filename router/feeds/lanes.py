@@ -15,6 +15,7 @@ from router.feeds.watch import MemberWatch
 from router.fleet.facts import EngineLoad, Trust
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Unit
+from router.index.announced import AnnouncedBlocks
 from router.index.prefix_index import PrefixIndex
 from router.kv.events import GroupKind
 from router.kv.keys import Keys, lane_of
@@ -53,6 +54,7 @@ class LaneReader:
     Args:
         roster: Whose units are believed.
         watch: Hears of states and goodbyes.
+        announced: Hears of every block that is announced while a unit is followed without a gap.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class LaneReader:
         keys: Keys,
         clock: Callable[[], float],
         unix_time: Callable[[], float],
+        announced: AnnouncedBlocks | None = None,
     ) -> None:
         self._fleet = fleet
         self._index = index
@@ -74,6 +77,7 @@ class LaneReader:
         self._keys = keys
         self._clock = clock
         self._unix_time = unix_time
+        self._announced = announced or AnnouncedBlocks()
         self._strangers: dict[str, float] = {}
         self.followed: dict[str, FollowedUnit] = {}
         self.cursors: dict[int, str] = {}
@@ -93,6 +97,7 @@ class LaneReader:
                 for item in self.followed.values():
                     if item.lane == lane:
                         item.feed.distrust("returned")
+                        self._announced.interrupted(item.unit.slot)
                         item.retry_s, item.tries = 0.0, 0
 
     async def follow(self, link: RedisLink) -> None:
@@ -116,7 +121,7 @@ class LaneReader:
                 if unit is not None and unit.trust in (Trust.EXACT, Trust.MAPPED):
                     wanted[unit_id] = unit
         for unit_id in [unit_id for unit_id in self.followed if unit_id not in wanted]:
-            del self.followed[unit_id]
+            self._announced.interrupted(self.followed.pop(unit_id).unit.slot)
         for unit_id, unit in wanted.items():
             item = self.followed.get(unit_id)
             if item is None or item.unit is not unit:
@@ -137,6 +142,7 @@ class LaneReader:
     async def replace_blocks(self, item: FollowedUnit, layers: Sequence[Layer]) -> bool:
         """Let a snapshot's blocks be all that a unit holds; False when the unit left meanwhile."""
         slot = item.unit.slot
+        self._announced.interrupted(slot)
         if self._index.blocks_of(slot):
             self._index.clear(slot)
         for tier, group, kind, hashes in layers:
@@ -174,7 +180,7 @@ class LaneReader:
             item = None
         if isinstance(message, Heartbeat):
             self._metrics.message_read("heartbeat")
-            self._apply_heartbeat(item, message)
+            self._apply_heartbeat(item, message, entry_id)
         elif item is None:
             self._metrics.message_read("unregistered")
             self._heard_stranger(message.unit)
@@ -182,14 +188,21 @@ class LaneReader:
             self._metrics.message_read("batch")
             if self.apply_batch(item, message) is Verdict.APPLY:
                 self._metrics.event_applied(self._unix_time() - id_key(entry_id)[0] / 1000)
+                self._heard(item, entry_id)
 
-    def _apply_heartbeat(self, item: FollowedUnit | None, heartbeat: Heartbeat) -> None:
+    def _heard(self, item: FollowedUnit, entry_id: str) -> None:
+        """Everything that a unit published before this entry is applied."""
+        age_s = self._unix_time() - id_key(entry_id)[0] / 1000
+        self._announced.heard(item.unit.slot, self._clock() - max(0.0, age_s))
+
+    def _apply_heartbeat(self, item: FollowedUnit | None, heartbeat: Heartbeat, entry_id: str) -> None:
         if item is not None:
             verdict = item.feed.on_heartbeat(heartbeat)
             if verdict is Verdict.STALE:
                 return
             if verdict is Verdict.APPLY and item.feed.following:
                 item.unit.blocks_as_of_s = self._clock()
+                self._heard(item, entry_id)
             else:
                 self._not_applied(item, verdict)
         elif not self._watch.is_member(heartbeat.unit, heartbeat.epoch):
@@ -200,6 +213,8 @@ class LaneReader:
         self._fleet.report_load(heartbeat.unit, load)
 
     def _not_applied(self, item: FollowedUnit, verdict: Verdict, *, catching_up: bool = False) -> None:
+        if verdict in (Verdict.GAP, Verdict.NEW_EPOCH):
+            self._announced.interrupted(item.unit.slot)
         if verdict is Verdict.NEW_EPOCH:
             # What was known is of a cache that is gone.
             self._index.clear(item.unit.slot)
@@ -217,6 +232,7 @@ class LaneReader:
         elif change.kind == GroupKind.FULL:
             # Partial groups (sliding windows) announce tails: they are no prefix and are not kept.
             self._index.store(slot, change.hashes, change.tier, change.group)
+            self._announced.stored(slot, change.hashes)
             self._metrics.blocks_applied(op, len(change.hashes))
 
     def _heard_stranger(self, unit_id: str) -> None:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 
 from router.config import RouterConfig
-from router.kv.addresses import AllowedAddresses
 from router.feeds.directory import Directory
 from router.feeds.health import EngineProber
 from router.feeds.lanes import LaneReader
@@ -28,7 +27,9 @@ from router.feeds.roster import Roster
 from router.feeds.snapshots import SnapshotLoader
 from router.feeds.watch import MemberWatch
 from router.fleet.fleet import Fleet
+from router.index.announced import AnnouncedBlocks
 from router.index.prefix_index import PrefixIndex
+from router.kv.addresses import AllowedAddresses
 from router.kv.keys import Keys
 from router.telemetry.logs import mask_secrets
 from router.telemetry.metrics import Metrics
@@ -50,6 +51,7 @@ class RedisFeed:
         clock: The fleet's clock, in seconds.
         unix_time: Wall clock, for the lag between Redis' entry and the index.
         lease_s: Life of a lease without renewal.
+        announced: Hears of every block that a followed unit announces.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class RedisFeed:
         clock: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
         lease_s: float = LEASE_S,
+        announced: AnnouncedBlocks | None = None,
     ) -> None:
         if config.redis is None:
             raise ValueError("the Redis feed needs `redis` in the configuration")
@@ -77,7 +80,7 @@ class RedisFeed:
         )
         self._health = FeedHealth(lease_s)
         self._watch = MemberWatch(roster, self._health, directory, fleet, prober, metrics, clock)
-        self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time)
+        self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
         self._snapshots = SnapshotLoader(fleet, index, self._lanes, metrics, clock)
         self._reached = self._complained = False
         self._failure: str | None = None

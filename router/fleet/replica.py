@@ -67,6 +67,10 @@ class Replica:
         parts = urlsplit(self.url)
         self.host, self.port = parts.hostname or "", parts.port or 80
 
+    def asked_model(self, name: str | None) -> str:
+        """Return the model that a request is for: the one it names, else the one that the engine takes by default."""
+        return name if name is not None else next(iter(self.models), "")
+
     def state(self, now_s: float) -> ReplicaState:
         """Tell whether it may take a request at `now_s`.
 

@@ -2,6 +2,10 @@
 
 It writes into the same index as the events do, under the unit's own slot, so that placement sees one kind of match. It
 knows neither generated blocks nor the engine's true evictions; trust APPROXIMATE says so.
+
+A unit that reports its blocks may still be distrusted for some kinds of requests (`router.fleet.vouching`): what these
+leave is remembered beside what it reports, under a slot of its own (`memory_slot`). Equal beginnings give equal chains,
+even wrong ones, so such requests still find each other.
 """
 
 from __future__ import annotations
@@ -13,6 +17,11 @@ from router.index.prefix_index import PrefixIndex
 
 UNKNOWN_CACHE_BLOCKS = 8_192
 """Assumed where an engine does not say how many blocks it has."""
+
+
+def memory_slot(slot: int) -> int:
+    """Return the slot of what is remembered beside a unit's own reports; no unit has it."""
+    return ~slot
 
 
 class ApproximateMemory:
@@ -46,3 +55,8 @@ class ApproximateMemory:
     def drop(self, slot: int) -> None:
         """The unit left or reports its blocks itself: the index was cleared for it and is not touched again."""
         self._memories.pop(slot, None)
+
+    def forget(self, slot: int) -> None:
+        """Nothing that is remembered under this slot counts any more."""
+        if self._memories.pop(slot, None) is not None:
+            self._index.clear(slot)

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Replica, ReplicaState
+from router.fleet.vouching import Vouching, VouchState
 from router.index.prefix_index import PrefixIndex
 from router.telemetry.table import spec
 
@@ -19,12 +20,16 @@ class FleetSeries(Collector):
 
     Args:
         clock: The fleet's clock, in seconds.
+        vouching: For which models predictions fail.
     """
 
-    def __init__(self, fleet: Fleet, index: PrefixIndex, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, fleet: Fleet, index: PrefixIndex, clock: Callable[[], float], vouching: Vouching | None = None
+    ) -> None:
         self._fleet = fleet
         self._index = index
         self._clock = clock
+        self._vouching = vouching or Vouching()
 
     def describe(self) -> list[Metric]:
         """Nothing ahead of a scrape: the table holds the names."""
@@ -62,13 +67,19 @@ class FleetSeries(Collector):
         distinct.add_metric([], self._index.total_blocks)
         yield distinct
 
-    @staticmethod
-    def _trust(replicas: list[Replica]) -> GaugeMetricFamily:
-        family = _family("warmroute_replica_trust")
+    def _trust(self, replicas: list[Replica]) -> GaugeMetricFamily:
+        family, vouching = _family("warmroute_replica_trust"), self._vouching
         for replica in replicas:
-            for model in replica.models:
-                for trust in sorted({unit.trust.value for unit in replica.units}):
-                    family.add_metric([replica.replica_id, model, trust], 1)
+            by_units = {unit.trust.value for unit in replica.units}
+            states = {model: set(by_units) for model in replica.models}
+            for unit in replica.units:
+                for record in vouching.records_of(unit) if vouching.has_doubts(unit) else ():
+                    if record.state is VouchState.DISTRUSTED:
+                        found = states.setdefault(record.model, set(by_units))
+                        found |= {vouching.trust(unit, record).value, record.state.value}
+            for model, found in states.items():
+                for state in sorted(found):
+                    family.add_metric([replica.replica_id, model, state], 1)
         return family
 
 

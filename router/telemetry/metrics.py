@@ -105,6 +105,10 @@ class Metrics:
         if reason is not None:
             self._child("warmroute_not_understood_total", self._bounded("reason", reason)).inc()
 
+    def prediction_judged(self, verdict: str) -> None:
+        """A request's predicted blocks were held against what its unit announced: `good`, `mismatch`, `undecided`."""
+        self._child("warmroute_predictions_total", verdict).inc()
+
     def reuse_counted(
         self, model: str | None, prompt_tokens: int, available: int, captured: int, delivered: int | None
     ) -> None:

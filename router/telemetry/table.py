@@ -78,6 +78,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "stage",
     ),
     _histogram("prediction_difference_tokens", "Cached tokens delivered, less those predicted.", DIFFERENCE_TOKENS),
+    _counter(
+        "predictions",
+        "Requests whose predicted blocks were held against what their unit announced, by verdict: `good`, `mismatch`, "
+        "`undecided` (feed behind or interrupted, nothing stored).",
+        "verdict",
+    ),
     # Feeds
     _gauge("feed_up", "Whether the feed hears its source.", "feed"),
     _gauge("feed_units", "Units that the Redis feed follows, by state: `synced`, `waiting` for a snapshot.", "state"),
@@ -95,7 +101,14 @@ METRICS: tuple[MetricSpec, ...] = (
     _counter("probes", "Probes of engines by the router itself.", "result"),
     # Fleet, at scrape
     _gauge("replicas", "Replicas by state.", "state", at_scrape=True),
-    _gauge("replica_trust", "1 for a replica's present trust.", "replica", "model", "state", at_scrape=True),
+    _gauge(
+        "replica_trust",
+        "1 for each trust that a replica has for a model; `distrusted` beside `approximate` where predictions fail.",
+        "replica",
+        "model",
+        "state",
+        at_scrape=True,
+    ),
     _gauge("replica_state", "1 for a replica's present state.", "replica", "state", at_scrape=True),
     _gauge("replica_requests", "The router's requests in flight there.", "replica", at_scrape=True),
     _gauge("replica_backlog_tokens", "Uncached prompt tokens in flight there.", "replica", at_scrape=True),
