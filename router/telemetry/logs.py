@@ -1,8 +1,7 @@
 """What is written to standard error: events for operators and a line for each request.
 
-Never in it: prompt text, bodies, keys, headers, query strings. Whatever a client or an engine named is cleaned of
-control characters, so a line stays one line. As a second guard, passwords in URLs and bearer tokens are masked
-wherever they turn up in a message or a traceback of any library.
+Never in it: prompt text, bodies, keys, headers, query strings. How lines are cleaned and secrets masked, as a second
+guard, is `router.kv.log_lines`, which the agent shares.
 """
 
 from __future__ import annotations
@@ -14,69 +13,21 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
+
+from router.kv.log_lines import MAX_VALUE_CHARACTERS, ConsoleFormatter, JsonFormatter, clean, mask_secrets
+
+__all__ = ["AccessLog", "clean", "clean_request_id", "mask_secrets", "setup"]
 
 Format = Literal["json", "console"]
 
 MAX_REQUEST_ID_CHARACTERS = 128
-MAX_VALUE_CHARACTERS = 256
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}\Z")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_SECRETS = (
-    (re.compile(r"(://)[^/@\s]*@"), r"\1***@"),
-    (re.compile(r"(?i)\b(bearer\s+)[^\s,'\"]+"), r"\1***"),
-    (re.compile(r"(?i)\b(authorization|x-api-key|api-key|cookie)(['\"]?\s*[:=]\s*).+"), r"\1\2***"),
-)
-_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
-def clean(value: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
-    """Return the value on one line: control and direction characters become `?`, long ones are cut."""
-    return _CONTROL.sub("?", value[:limit])
 
 
 def clean_request_id(value: str | None) -> str | None:
     """Return a client's request id when it is safe to log, to keep and to send on; else None."""
     return value if value is not None and _REQUEST_ID.match(value) else None
-
-
-def mask_secrets(text: str) -> str:
-    """Return the text without passwords in URLs, bearer tokens and key headers."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: at, level, logger, message, then the fields given as `extra`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        entry: dict[str, Any] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": mask_secrets(record.getMessage()),
-        }
-        entry.update((key, _plain(value)) for key, value in _extra(record).items())
-        if record.exc_info:
-            entry["traceback"] = mask_secrets(self.formatException(record.exc_info))
-        return json.dumps(entry)
-
-
-class ConsoleFormatter(logging.Formatter):
-    """A line for people: `12:00:00.000 warning feeds.redis: message key=value`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback follows on lines of its own."""
-        at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3]
-        name = record.name.removeprefix("warmroute.")
-        fields = "".join(f" {key}={clean(str(_plain(value)))}" for key, value in _extra(record).items())
-        message = clean(mask_secrets(record.getMessage()), 4_096)
-        line = f"{at} {record.levelname.lower():7} {name}: {message}{fields}"
-        if record.exc_info:
-            line += "\n" + mask_secrets(self.formatException(record.exc_info))
-        return line
 
 
 def setup(level: str = "info", log_format: Format = "console", stream: TextIO | None = None) -> None:
@@ -130,22 +81,8 @@ class AccessLog:
             self.enabled = False
 
 
-def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS}
-
-
 def _brief(value: str | int | float | bool) -> str | int | float | bool:
     if isinstance(value, str):
         short = len(value) <= MAX_VALUE_CHARACTERS
         return value if short and value.isascii() and value.isprintable() else clean(value)
     return round(value, 6) if isinstance(value, float) else value
-
-
-def _plain(value: object) -> str | int | float | bool:
-    if isinstance(value, str):
-        return clean(mask_secrets(value))
-    if isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return round(value, 6)
-    return clean(mask_secrets(str(value)))
