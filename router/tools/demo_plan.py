@@ -73,7 +73,7 @@ class DemoPlan:
     """
 
     seed: int = 1
-    sessions: int = 130
+    sessions: int = 120
     users: int = 56
     replicas: int = 4
     num_blocks: int = 672
