@@ -12,14 +12,15 @@ from typing import Any
 import aiohttp
 import zmq.asyncio
 
-from replica.agent import metrics_text, redis_link
+from replica.agent import redis_link
 from replica.agent.engine import Engine, EngineFacts
 from replica.agent.health import HealthServer
 from replica.agent.metrics import AgentMetrics
-from replica.agent.metrics_text import Load
 from replica.agent.rank_agent import RankAgent
 from replica.agent.settings import AgentSettings
 from replica.errors import EngineError
+from router.kv import engine_metrics
+from router.kv.engine_metrics import Load
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ class Agent:
 
     async def _scrape(self) -> dict[str, Load] | None:
         try:
-            return metrics_text.loads(await self._engine.metrics(SCRAPE_TIMEOUT_S))
+            return engine_metrics.loads(await self._engine.metrics(SCRAPE_TIMEOUT_S))
         except EngineError:
             self._metrics.scrape_errors.inc()
             return None

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from replica.agent import metrics_text
-from replica.agent.metrics_text import CacheConfig
 from replica.errors import EngineError
+from router.kv.engine_metrics import CacheConfig, cache_configs
+from router.kv.engine_models import parse_models
 from router.kv.registration import RegisteredModel
 
 _TIMEOUT_S = 5.0
@@ -78,11 +78,10 @@ class Engine:
 
     async def models(self) -> tuple[RegisteredModel, ...]:
         """Return what the engine serves. Raises EngineError."""
-        answer = await self._json("/v1/models")
-        data = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(data, list):
+        found = parse_models(await self._request("GET", "/v1/models", _TIMEOUT_S))
+        if found is None:
             raise EngineError(f"{self._url}/v1/models is no list of models")
-        return tuple(model for item in data if isinstance(item, dict) and (model := _model(item)) is not None)
+        return found
 
     async def facts(self, events: str | None, replay: str | None) -> EngineFacts:
         """Return all that the engine says of itself.
@@ -95,7 +94,7 @@ class Engine:
             EngineError: It did not answer.
         """
         models = await self.models()
-        caches = metrics_text.cache_configs(await self.metrics(_TIMEOUT_S))
+        caches = cache_configs(await self.metrics(_TIMEOUT_S))
         version = await self._optional_json("/version")
         sources = await self._optional_json("/kv_event_sources")
         host = urlsplit(self._url).hostname or "127.0.0.1"
@@ -198,15 +197,3 @@ def _reachable(address: object, host: str) -> str | None:
         if address.startswith(anywhere):
             return f"tcp://{shown}:{address[len(anywhere) :]}"
     return address
-
-
-def _model(item: dict[str, Any]) -> RegisteredModel | None:
-    name, root, parent, length = (item.get(key) for key in ("id", "root", "parent", "max_model_len"))
-    if not isinstance(name, str) or not 0 < len(name) <= 1024:
-        return None
-    return RegisteredModel(
-        name=name,
-        root=root if isinstance(root, str) and len(root) <= 4096 else name,
-        parent=parent if isinstance(parent, str) and 0 < len(parent) <= 1024 else None,
-        max_model_len=length if type(length) is int and length >= 0 else None,
-    )

@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 from replica.agent.coalescer import Coalescer
 from replica.agent.lane import FencedError, Lane, LostError
 from replica.agent.metrics import AgentMetrics
-from replica.agent.metrics_text import Load
 from replica.agent.unit import UnitState
+from router.kv.engine_metrics import Load
 from router.kv.wire import Change, Heartbeat, Message
 
 log = logging.getLogger(__name__)

@@ -6,20 +6,15 @@ Every question has a time limit and a size limit. A question that fails is *unkn
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 
 from router.fleet.facts import ServedModel
+from router.kv.engine_metrics import CacheConfig, cache_configs, totals
+from router.kv.engine_models import parse_models
 
 MAX_ANSWER_BYTES = 8 * 2**20
-MAX_MODELS = 4_096
-_SAMPLE = re.compile(r"(vllm:[a-z_]+)(?:\{(.*)\})?\s+(\S+)")
-_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
-_GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class EngineProber:
     async def models(self, url: str) -> tuple[ServedModel, ...] | None:
         """Ask `/v1/models`; None when that fails or needs a key."""
         status, body = await self._get(f"{url}/v1/models")
-        return parse_models(body) if status == 200 else None
+        return served_models(body) if status == 200 else None
 
     async def figures(self, url: str) -> EngineFigures | None:
         """Ask `/metrics`; None when that fails."""
@@ -80,59 +75,17 @@ class EngineProber:
             return None, b""
 
 
-def parse_models(body: bytes) -> tuple[ServedModel, ...] | None:
-    """Return what `/v1/models` lists; None when it is not that."""
-    try:
-        entries = json.loads(body)["data"]
-        found = [_model(entry) for entry in entries[:MAX_MODELS]]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return tuple(found) or None
-
-
-def _model(entry: dict[str, Any]) -> ServedModel:
-    name, length = entry["id"], entry.get("max_model_len")
-    if not isinstance(name, str):
-        raise TypeError("a model's id is a string")
-    root, parent = entry.get("root"), entry.get("parent")
-    return ServedModel(
-        name,
-        root if isinstance(root, str) else name,
-        parent if isinstance(parent, str) else None,
-        length if type(length) is int else None,
-    )
+def served_models(body: bytes) -> tuple[ServedModel, ...] | None:
+    """Return what `/v1/models` lists; None when it is not that, or lists nothing."""
+    found = parse_models(body) or ()
+    return tuple(ServedModel(m.name, m.root, m.parent, m.max_model_len) for m in found) or None
 
 
 def parse_figures(text: str) -> EngineFigures:
-    """Read the lines of vLLM's `/metrics` that matter; what is missing or no number stays unknown."""
-    values: dict[str, list[float]] = {}
-    config: dict[str, str] = {}
-    for line in text.splitlines():
-        if not line.startswith("vllm:"):
-            continue
-        sample = _SAMPLE.match(line)
-        if sample is None:
-            continue
-        name, labels, value = sample.groups()
-        if name == "vllm:cache_config_info":
-            config = dict(_LABEL.findall(labels or ""))
-        elif name in _GAUGES:
-            try:
-                number = float(value)
-            except ValueError:
-                continue
-            if 0 <= number < 2**53:
-                values.setdefault(name, []).append(number)
-    running, waiting, usage = (values.get(name) for name in _GAUGES)
+    """Return what vLLM's `/metrics` says of all ranks together. Their caches are alike: the first one's is told."""
+    load = totals(text)
+    caches = cache_configs(text)
+    cache = caches[min(caches)] if caches else CacheConfig()
     return EngineFigures(
-        int(sum(running)) if running else None,
-        int(sum(waiting)) if waiting else None,
-        sum(usage) / len(usage) if usage else None,
-        _count(config.get("block_size")),
-        _count(config.get("num_gpu_blocks")),
-        {"true": True, "false": False}.get(config.get("enable_prefix_caching", "").lower()),
+        load.running, load.waiting, load.kv_usage, cache.block_size, cache.num_blocks, cache.prefix_caching
     )
-
-
-def _count(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and int(text[:10]) > 0 else None

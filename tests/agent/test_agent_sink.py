@@ -18,10 +18,10 @@ from replica.agent import sink as sink_module
 from replica.agent.adapters.vllm import VllmAdapter
 from replica.agent.lane import Lane
 from replica.agent.metrics import AgentMetrics
-from replica.agent.metrics_text import Load
 from replica.agent.proof import SchemeProof
 from replica.agent.sink import UnitSink
 from replica.agent.unit import UnitState
+from router.kv.engine_metrics import Load
 from router.kv.keys import Keys
 from router.kv.wire import Heartbeat
 

@@ -7,8 +7,8 @@ import json
 import re
 import time
 
-from router.feeds.health import parse_figures, parse_models
-from router.fleet.facts import ServedModel, Trust
+from router.feeds.health import parse_figures
+from router.fleet.facts import Trust
 
 PAGE = """# HELP vllm:num_requests_running Number of requests
 vllm:num_requests_running{engine="0",model_name="tiny"} 2.0
@@ -76,16 +76,3 @@ def test_figures_are_read_as_the_engine_writes_them(golden):
     assert (figures.block_size, figures.num_blocks, figures.prefix_caching) == (32, 777, True)
     nothing = parse_figures('vllm:num_requests_running NaN\nvllm:cache_config_info{block_size="x"} 1\nrubbish {')
     assert (nothing.running, nothing.waiting, nothing.block_size, nothing.prefix_caching) == (None, None, None, None)
-
-
-def test_the_real_engine_s_list_of_models_is_read(golden):
-    """The recorded `/v1/models` gives name, root and context length."""
-    cases = json.loads((golden / "engine_http.json").read_text())["cases"]
-    answer = next(case["json"] for case in cases if case["name"] == "models")
-    assert parse_models(json.dumps(answer).encode()) == (ServedModel("tiny", "/models/tiny", None, 2048),)
-
-
-def test_rubbish_is_no_list_of_models():
-    """Whatever an engine answers, the list is models or nothing."""
-    for body in (b"", b"{}", b"[]", b'{"data": 3}', b'{"data": [{"id": 3}]}', b'{"data": []}', b"[" * 100_000):
-        assert parse_models(body) is None

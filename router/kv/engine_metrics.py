@@ -1,4 +1,7 @@
-"""Reads what the agent needs out of an engine's /metrics. Pure."""
+"""Reads an engine's load and cache configuration out of its /metrics. Pure.
+
+What is missing, or no number, is unknown: never idle, never zero.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,39 @@ class CacheConfig:
     prefix_caching: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The load of all ranks together; None where no rank tells.
+
+    Attributes:
+        running: Sum of requests in the batches.
+        waiting: Sum of requests in the queues.
+        kv_usage: Mean share of KV blocks in use, 0 to 1.
+    """
+
+    running: int | None
+    waiting: int | None
+    kv_usage: float | None
+
+
 def loads(text: str) -> dict[str, Load]:
     """Return the load of each rank by its `engine` label ("" where there is none); only ranks with all three values."""
     running, waiting, usage = (_by_engine(text, names) for names in (_RUNNING, _WAITING, _USAGE))
     return {
-        engine: Load(int(running[engine]), int(waiting[engine]), min(1.0, usage[engine]))
+        engine: Load(int(sum(running[engine])), int(sum(waiting[engine])), min(1.0, max(usage[engine])))
         for engine in running.keys() & waiting.keys() & usage.keys()
     }
+
+
+def totals(text: str) -> Totals:
+    """Return the load of all ranks together."""
+    running, waiting, usage = (_by_engine(text, names) for names in (_RUNNING, _WAITING, _USAGE))
+    shares = [min(1.0, max(values)) for values in usage.values()]
+    return Totals(
+        int(sum(map(sum, running.values()))) if running else None,
+        int(sum(map(sum, waiting.values()))) if waiting else None,
+        sum(shares) / len(shares) if shares else None,
+    )
 
 
 def cache_configs(text: str) -> dict[str, CacheConfig]:
@@ -65,17 +94,16 @@ def cache_configs(text: str) -> dict[str, CacheConfig]:
             block_size=_positive(labels.get("block_size")),
             num_blocks=_positive(labels.get("num_gpu_blocks")),
             algorithm=labels.get("prefix_caching_hash_algo") or None,
-            prefix_caching=None if caching is None else caching.lower() == "true",
+            prefix_caching={"true": True, "false": False}.get((caching or "").lower()),
         )
     return found
 
 
-def _by_engine(text: str, names: tuple[str, ...]) -> dict[str, float]:
-    # With several served models a rank has a line for each; its load is their sum.
-    values: dict[str, float] = {}
+def _by_engine(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:
+    # With several served models a rank has a line for each: its requests are their sum, its blocks are shared.
+    values: dict[str, list[float]] = {}
     for labels, value in _samples(text, names):
-        engine = labels.get("engine", "")
-        values[engine] = values.get(engine, 0.0) + value
+        values.setdefault(labels.get("engine", ""), []).append(value)
     return values
 
 

