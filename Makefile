@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm lint types contracts unit docs lock clean
+.PHONY: help demo test test-vllm lint types contracts unit bench-prompt docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ contracts: $(VENV)/.test ## who may import whom (import-linter)
 
 unit: $(VENV)/.test ## pytest
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm" $(ARGS)
+
+bench-prompt: $(VENV)/.test ## what a prompt's chain costs: next turn of a long chat, fresh tokens, memory
+	@$(BIN)/python -m loadtest.bench.prompt $(ARGS)
 
 # Two sets of packages share the environment: what the demo needs, and with it what the tests need.
 $(VENV)/.demo: locks/demo.txt pyproject.toml | $(BIN)/python

@@ -47,7 +47,7 @@ class ClientTemplates:
         Args:
             limit_s: Seconds for one request, waiting for the process included; its start is not counted.
         """
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -73,7 +73,7 @@ class ClientTemplates:
         ).encode()
         if len(source) > MAX_SOURCE_CHARS or len(request) > MAX_REQUEST_BYTES:
             raise NotUnderstoodError(Reason.TOO_LONG)
-        if not self._lock.acquire(timeout=self._limit_s):
+        if not self._lock.acquire(timeout=self.limit_s):
             raise NotUnderstoodError(Reason.TEMPLATE_TIMEOUT)
         try:
             answer = self._ask(request, _LENGTH_BYTES + 6 * chat.max_chars + 64)  # 6: a character as \uXXXX
@@ -92,7 +92,7 @@ class ClientTemplates:
     def _ask(self, request: bytes, most_bytes: int) -> dict[str, Any]:
         try:
             process = self._running()
-            deadline_s = time.monotonic() + self._limit_s
+            deadline_s = time.monotonic() + self.limit_s
             _write(process, len(request).to_bytes(_LENGTH_BYTES, "big") + request, deadline_s)
             answer: dict[str, Any] = json.loads(_read_frame(process, most_bytes, deadline_s))
         except TimeoutError:

@@ -19,6 +19,7 @@ from router.request.tokens import Keep, Tokens
 from router.request.trail import trail_of_ids
 
 _BYTES_PER_TOKEN = 4  # a usual figure for English text; only an estimate is made of it
+_MAX_ESTIMATE_TOKENS = 16_384  # a body of pictures is no million tokens: a guess must not outweigh a whole fleet
 _MAX_TOKENS = 1 << 21  # longer lists of ids are not hashed; no engine takes them
 _READING_TASKS = ("embed", "classify")
 _NO_CACHE = TokenCache(0)
@@ -62,7 +63,7 @@ class PromptReader:
             fields = bodies.parse(body)
         except NotUnderstoodError as error:
             reason = Reason.ENDPOINT if endpoint.shape is Shape.UNKNOWN else error.reason
-            return Prompt(endpoint.kind, None, False, None, len(body) // _BYTES_PER_TOKEN, reason=reason)
+            return Prompt(endpoint.kind, None, False, None, _estimate(len(body)), reason=reason)
         prompt = _facts(endpoint, fields, len(body))
         try:
             self._understand(prompt, fields, endpoint.shape)
@@ -188,7 +189,7 @@ def _facts(endpoint: Endpoint, body: Mapping[str, Any], body_bytes: int) -> Prom
         model=bodies.text(body.get("model")),
         stream=bodies.flag(body.get("stream"), default=False),
         token_ids=None,
-        tokens=body_bytes // _BYTES_PER_TOKEN,
+        tokens=_estimate(body_bytes),
         salt=bodies.text(body.get("cache_salt")) or None,
         reads_cache=_reads_cache(endpoint.shape, body),
         max_tokens=bodies.integer(limit),
@@ -235,3 +236,7 @@ def _first(prompt: object) -> tuple[str | list[int], list[str | list[int]]]:
     if ids is None:
         raise NotUnderstoodError(Reason.BAD_REQUEST)
     return ids, []
+
+
+def _estimate(body_bytes: int) -> int:
+    return min(body_bytes // _BYTES_PER_TOKEN, _MAX_ESTIMATE_TOKENS)

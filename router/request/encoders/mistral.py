@@ -58,6 +58,8 @@ class MistralText:
         self.max_chars = max_chars
         self._encode: Callable[..., list[int]] = self._tokenizer.encode
         self._namespace = id(self._tokenizer)
+        # The package decodes every chat again, to show it; nobody looks at that here, and it is most of the time.
+        setattr(self._mistral.instruct_tokenizer, "decode", lambda **_: "")  # noqa: B010
         # The chat encoding asks the tokenizer for each message's text: those are looked up.
         setattr(self._tokenizer, "encode", self._remembered)  # noqa: B010 - to assign to a method is no typed thing
 
