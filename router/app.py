@@ -27,13 +27,8 @@ from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
 from router.proving import SETTLE_EVERY_S, Proving
 from router.proxy.data_plane import DataPlane
-from router.request.client_templates import ClientTemplates
-from router.request.encoders.encoder import TokenizerError
-from router.request.encoders.hub import local_path
-from router.request.encoders.table import Options, load_text
 from router.request.reader import PromptReader
 from router.request.text import Text
-from router.request.token_cache import TokenCache
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.logs import AccessLog
@@ -41,6 +36,7 @@ from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
 from router.telemetry.traces import Tracer
 from router.telemetry.trust_log import log_trust_change
+from router.texts import ModelTexts
 
 LOG = logging.getLogger("warmroute.app")
 SWEEP_EVERY_S = 0.05
@@ -55,17 +51,15 @@ class App:
 
     Args:
         config: Checked already.
-
-    Raises:
-        ConfigurationError: A tokenizer can't be loaded; all that can't are named.
+        texts: What the configuration's models need, loaded.
     """
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, texts: ModelTexts) -> None:
         self.config = config
         self.clock = time.monotonic
-        self.token_cache = TokenCache(config.limits.token_cache_bytes)
-        self.client_templates = ClientTemplates(config.limits.client_template_s)
-        self.texts = _load_texts(config, self.token_cache, self.client_templates)
+        texts.limit(config.limits)
+        self._texts = texts
+        self.texts = texts.by_name
         self.index = PrefixIndex()
         self.expected = ExpectedBlocks()
         self.approximate = ApproximateMemory(self.index)
@@ -91,7 +85,7 @@ class App:
             self.proving,
             trace=Tracer().trace if config.admin.traces else None,
         )
-        self.reader = PromptReader(self._text_for, self._max_model_len_for, self.token_cache)
+        self.reader = PromptReader(self._text_for, self._max_model_len_for, texts.token_cache)
         self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
         self.decisions = DecisionLog(config.admin.decisions)
         access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
@@ -153,7 +147,7 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._data_plane is not None:
             await self._data_plane.close()
-        self.client_templates.close()
+        self._texts.close()
         await self._closing.aclose()
 
     async def _listen(self) -> dict[str, str]:
@@ -245,24 +239,3 @@ async def _bound(path: str, address: str, start: Callable[[], Awaitable[Bound]])
         raise ConfigurationError(
             [Problem(path, f"can't listen on {address}: {reason}", "choose a free one")]
         ) from error
-
-
-def _load_texts(config: RouterConfig, cache: TokenCache, client_templates: ClientTemplates) -> dict[str, Text]:
-    texts: dict[str, Text] = {}
-    problems: list[Problem] = []
-    for position, model in enumerate(config.models):
-        if model.tokenizer is None:
-            continue
-        options = Options(
-            template_file=model.chat_template,
-            defaults=model.chat_template_kwargs,
-            cache=cache,
-            client_templates=client_templates if model.allow_client_template else None,
-        )
-        try:
-            texts[model.name] = load_text(local_path(model.tokenizer, model.revision), options)
-        except TokenizerError as error:
-            problems.append(Problem(f"models.{position}.tokenizer", str(error)))
-    if problems:
-        raise ConfigurationError(problems)
-    return texts

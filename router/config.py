@@ -1,22 +1,16 @@
-"""The router's configuration: one YAML file, the environment over it, every mistake reported at once.
+"""What the router's configuration may hold: every key with its type, range, default and meaning.
 
 Times are seconds (`_s`), sizes bytes (`_bytes`), lengths tokens (`_tokens`). What each weight trades is told in
-README.md; a test holds the two together.
+README.md. `config_file.py` reads the file and checks what no single key shows.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from router.errors import ConfigurationError, Problem
-
-ENVIRONMENT_PREFIX = "WARMROUTE_"
 DEFAULT_PATHS = (
     "/v1/completions",
     "/v1/chat/completions",
@@ -81,7 +75,9 @@ class ReplicaConfig(Section):
     """A replica that is known without an agent."""
 
     url: str = Field(description="http://HOST:PORT of the engine")
-    id: str | None = Field(None, min_length=1, max_length=253, description="its name; default HOST:PORT")
+    id: str | None = Field(
+        None, min_length=1, max_length=253, description="its name, which clients see; default r0, r1, ... by position"
+    )
 
     @field_validator("url")
     @classmethod
@@ -182,6 +178,14 @@ class AdminConfig(Section):
     token: str | None = Field(None, min_length=8, description="bearer token for /admin and /metrics")
     token_file: Path | None = Field(None, description="file that holds the token")
     decisions: int = Field(1_000, ge=0, le=1_000_000, description="decisions kept for /admin/decisions")
+
+    @field_validator("listen")
+    @classmethod
+    def _listen_is_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_address(value)
+        return value
+
     traces: bool = Field(
         False,
         description="keep hashes of each prompt with its decision, for `warmroute doctor --traffic`; costs some ms "
@@ -257,29 +261,6 @@ class RouterConfig(Section):
                 raise ValueError(f"{path!r} must begin with /")
         return value
 
-    @model_validator(mode="after")
-    def _somewhere_to_send(self) -> RouterConfig:
-        if not self.replicas and self.redis is None:
-            raise ValueError("names no `replicas` and no `redis`: there is nowhere to send requests")
-        names = [model.name for model in self.models]
-        if len(set(names)) != len(names):
-            raise ValueError("`models` names one model twice")
-        urls = [replica.url for replica in self.replicas]
-        if len(set(urls)) != len(urls):
-            raise ValueError("`replicas` names one url twice")
-        return self
-
-    @model_validator(mode="after")
-    def _admin_is_not_public(self) -> RouterConfig:
-        host, _ = split_address(self.listen)
-        if self.admin.listen is None and self.admin.token is None and not is_loopback(host):
-            raise ValueError(
-                f"`listen` is {self.listen}: set `admin.listen` (an address that clients can't reach) or `admin.token`"
-            )
-        if self.admin.listen is not None:
-            split_address(self.admin.listen)
-        return self
-
 
 def split_address(address: str) -> tuple[str, int]:
     """Split `HOST:PORT` or `[IPV6]:PORT`.
@@ -300,94 +281,3 @@ def split_address(address: str) -> tuple[str, int]:
 def is_loopback(host: str) -> bool:
     """Tell whether only this machine can reach the address."""
     return host == "localhost" or host == "::1" or host.startswith("127.")
-
-
-def load(path: Path, environ: Mapping[str, str] | None = None) -> RouterConfig:
-    """Read the file, lay the environment over it, and check everything.
-
-    `WARMROUTE_PLACEMENT__POLICY=random` sets `placement.policy`; values are YAML. Secrets may be files
-    (`admin.token_file`, `registration.secret_file`).
-
-    Raises:
-        ConfigurationError: With every problem found.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        problem = Problem("", f"can't read {path}: {error.strerror}", "name a YAML file with --config")
-        raise ConfigurationError([problem]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError([Problem("", f"{path} is not UTF-8 text")]) from error
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError([Problem("", f"{path} is not YAML: {' '.join(str(error).split())}")]) from error
-    if data is None:
-        data = {}
-    if not isinstance(data, dict):
-        raise ConfigurationError([Problem("", f"{path} must be a mapping of keys", "begin with `listen:`")])
-    return parse(data, os.environ if environ is None else environ)
-
-
-def parse(data: dict[str, Any], environ: Mapping[str, str]) -> RouterConfig:
-    """Check a mapping as `load` does; `data` is changed by what the environment sets."""
-    problems = _overlay_environment(data, environ)
-    problems += _read_secret_files(data)
-    try:
-        config = RouterConfig.model_validate(data)
-    except ValidationError as error:
-        problems += [_problem(item) for item in error.errors(include_url=False, include_input=False)]
-        raise ConfigurationError(problems) from None
-    if problems:
-        raise ConfigurationError(problems)
-    return config
-
-
-def _overlay_environment(data: dict[str, Any], environ: Mapping[str, str]) -> list[Problem]:
-    problems: list[Problem] = []
-    for variable, text in sorted(environ.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX):
-            continue
-        keys = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            problems.append(Problem(variable, "the value is not YAML"))
-            continue
-        target = data
-        for key in keys[:-1]:
-            below = target.setdefault(key, {})
-            if not isinstance(below, dict):
-                problems.append(Problem(variable, f"`{key}` is not a section", "lists are set as a whole, in YAML"))
-                break
-            target = below
-        else:
-            target[keys[-1]] = value
-    return problems
-
-
-def _read_secret_files(data: dict[str, Any]) -> list[Problem]:
-    problems: list[Problem] = []
-    for section, key in (("admin", "token"), ("registration", "secret")):
-        part = data.get(section)
-        if not isinstance(part, dict) or f"{key}_file" not in part:
-            continue
-        path = f"{section}.{key}_file"
-        if key in part:
-            problems.append(Problem(path, f"both `{key}` and `{key}_file` are set", "keep one"))
-            continue
-        try:
-            part[key] = Path(str(part[f"{key}_file"])).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(Problem(path, f"can't be read: {error}"))
-    return problems
-
-
-def _problem(item: Any) -> Problem:
-    where = ".".join(str(part) for part in item["loc"])
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "extra_forbidden":
-        return Problem(where, "is not a known key", "see the configuration table in README.md")
-    if item["type"] == "missing":
-        return Problem(where, "is missing")
-    return Problem(where, message[:1].lower() + message[1:])

@@ -13,8 +13,9 @@ import signal
 from pathlib import Path
 
 from router.app import App
-from router.config import load
+from router.config_file import load
 from router.telemetry.logs import setup
+from router.texts import ModelTexts
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +30,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    config = load(args.config)
+    texts = ModelTexts()
+    config = load(args.config, check_models=texts.load)
     setup(config.log.level, config.log.format)
-    app = App(config)
+    app = App(config, texts)
     if args.check:
         print(f"{args.config}: fine")
         return 0
@@ -58,6 +60,8 @@ async def _serve(app: App) -> int:
         drain.cancel()
         await asyncio.gather(drain, return_exceptions=True)
         await app.close()
+    else:
+        await drain
     return 0
 
 

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from router.admin.app import AdminView, build_admin
-from router.config import parse
+from router.config_file import parse
 from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.index.approximate import ApproximateMemory

@@ -32,14 +32,18 @@ def test_all_that_is_wrong_is_said_before_anything_starts(tmp_path: Path, golden
     tokenizer = str(golden / "tokenizer")
     ended = started(
         tmp_path,
-        {"listen": "nowhere", "models": [{"name": "tiny", "tokenizer": tokenizer}], "placement": {"policy": "best"}},
+        {
+            "listen": "nowhere",
+            "models": [{"name": "tiny", "tokenizer": tokenizer}, {"name": "other", "tokenizer": "/nowhere"}],
+            "placement": {"policy": "best"},
+        },
     )
     lines = ended.stderr.strip().split("\n")
     assert ended.returncode == 2
     assert ended.stdout == ""
-    assert len(lines) == 2
-    assert "listen" in lines[0]
-    assert "placement.policy" in lines[1]
+    assert len(lines) == 4
+    said = ("listen: ", "placement.policy: ", "nowhere to send", "models.1.tokenizer: ")
+    assert all(words in line for words, line in zip(said, lines, strict=True))
 
 
 def test_missing_tokenizers_are_all_named(tmp_path: Path) -> None:

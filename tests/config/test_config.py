@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from router.config import RouterConfig, load, parse
-from router.errors import ConfigurationError
+from router.config import RouterConfig
+from router.config_file import load, parse
+from router.errors import ConfigurationError, Problem
 
 LEAST: dict[str, Any] = {
     "listen": "127.0.0.1:8080",
@@ -125,3 +126,58 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
     """With what to do."""
     with pytest.raises(ConfigurationError, match="--config"):
         load(tmp_path / "none.yaml", {})
+
+
+def test_mistakes_in_single_keys_do_not_hide_those_between_keys() -> None:
+    """A wrong policy, a public admin, a name used twice and a broken file of a model: one run tells all."""
+
+    def check_models(models: Any) -> list[Problem]:
+        return [Problem(f"models.{position}.tokenizer", "is broken") for position, _ in models]
+
+    data = {
+        "listen": "0.0.0.0:8080",
+        "models": [{"name": "tiny", "tokenizer": "x"}, {"name": "tiny"}, {"nome": "other"}],
+        "replicas": [{"url": "http://a:1", "id": "r"}, {"url": "http://A:1/", "id": "r"}],
+        "placement": {"policy": "best"},
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        parse(data, {}, check_models)
+    assert [problem.path for problem in caught.value.problems] == [
+        "models.2.name", "models.2.nome", "placement.policy",
+        "models.1.name", "replicas.1.url", "replicas.1.id", "admin",
+        "models.0.tokenizer", "models.1.tokenizer",
+    ]  # fmt: skip
+
+
+def test_variables_of_agents_and_of_kubernetes_are_not_the_router_s(caplog: pytest.LogCaptureFixture) -> None:
+    """They stand in the same environment; a variable that looks like a mistake is told of."""
+    parsed(
+        {
+            "WARMROUTE_AGENT_REDIS": "redis://10.0.0.9:6379/0",
+            "WARMROUTE_PORT": "tcp://10.0.0.1:8080",
+            "WARMROUTE_SERVICE_HOST": "10.0.0.1",
+            "WARMROUTE_ROUTER_PORT_8080_TCP_ADDR": "10.0.0.1",
+            "WARMROUTE_PLACMENT__POLICY": "random",
+        }
+    )
+    assert [record.args for record in caplog.records] == [("WARMROUTE_PLACMENT__POLICY",)]
+
+
+def test_a_broken_line_is_named_and_not_repeated(tmp_path: Path) -> None:
+    """It may hold a secret."""
+    path = tmp_path / "router.yaml"
+    path.write_text('listen: x\nregistration: {secret: "supersecret\n')
+    with pytest.raises(ConfigurationError) as caught:
+        load(path, {})
+    assert "line" in str(caught.value)
+    assert "supersecret" not in str(caught.value)
+
+
+def test_a_list_that_is_none_says_so() -> None:
+    """In the file's own words, not in Python's."""
+    assert problems(replicas="http://10.0.0.1:8000")[0] == "replicas: must be a list (begin each item with a dash)"
+
+
+def test_a_null_file_is_no_file() -> None:
+    """The default may be written out."""
+    assert parsed(admin={"token_file": None}).admin.token is None

@@ -15,7 +15,8 @@ import pytest
 from aiohttp import web
 from redis.asyncio import Redis
 
-from router.config import RouterConfig, parse
+from router.config import RouterConfig
+from router.config_file import parse
 from router.feeds.feeds import Feeds
 from router.fleet.fleet import Fleet
 from router.index.prefix_index import PrefixIndex
