@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from replica.agent.engine import RankSource, rank_sources
+from replica.agent.metrics_text import CacheConfig, cache_configs
 from replica.agent.probe import probe_tokens
 from replica.agent.proof import SchemeProof, candidates
-from router.kv.engine_metrics import CacheConfig, cache_configs
 from router.tools.doctor_events import Heard, listen
 from router.tools.doctor_http import Answer, Server
 from router.tools.doctor_text import Probe, Sides, compare
@@ -135,10 +135,14 @@ def _generate(server: Server, model: str, facts: EngineFacts, wishes: Wishes, rn
             answer = _complete(server, model, probe, rank)
             return "" if answer.ok else f"the probe (a completion of one token) {answer.why()}"
 
-        if wishes.listen and source.events is not None:
+        # Without a prefix cache nothing is ever announced.
+        if wishes.listen and source.events is not None and cache.prefix_caching is not False:
             proof = SchemeProof(*candidates(cache.algorithm, block_size, wishes.seed))
-            facts.heard[source.rank] = listen(source.events, source.replay, proof, probe, send)
-        elif error := send():
+            heard = facts.heard[source.rank] = listen(source.events, source.replay, proof, probe, send)
+            sent = heard.probe_sent
+        else:
+            sent = False
+        if not sent and (error := send()):
             facts.usage_error = error
             return
         if facts.usage is None:

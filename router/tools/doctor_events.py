@@ -51,6 +51,7 @@ class Heard:
         encodings: Forms of events seen: `map`, `array`.
         hash_forms: Forms of hashes seen: `unsigned int`, `signed int`, `bytes`.
         skipped: What could not be read, by reason.
+        probe_sent: Whether it was sent: not where nobody answers there.
         probe_seen: Whether the probe's root block was announced.
         probe_hash: The 64 bits that the engine announced for it.
         block_size: Tokens a block as events say.
@@ -67,6 +68,7 @@ class Heard:
     encodings: set[str] = field(default_factory=set)
     hash_forms: set[str] = field(default_factory=set)
     skipped: dict[str, int] = field(default_factory=dict)
+    probe_sent: bool = False
     probe_seen: bool = False
     probe_hash: int | None = None
     block_size: int | None = None
@@ -136,6 +138,7 @@ def _probe_until_subscribed(
     error = send_probe()
     if error:
         return error
+    heard.probe_sent = True
     adapter = VllmAdapter()
     deadline_s = time.monotonic() + SILENCE_S
     while not heard.probe_seen and (left_s := deadline_s - time.monotonic()) > 0:

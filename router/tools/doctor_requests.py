@@ -90,7 +90,7 @@ def from_router(server: Server, limit: int) -> list[Request]:
     if not answer.ok:
         raise ConfigurationError([Problem("--router", f"/admin/decisions {answer.why()}")])
     decisions = answer.object().get("decisions") or []
-    requests = [_of_decision(decision) for decision in reversed(decisions)]
+    requests = [of_decision(decision) for decision in reversed(decisions)]
     if requests and not any(request.blocks or request.steps for request in requests):
         problem = Problem(
             "--traffic",
@@ -128,7 +128,8 @@ def from_bodies(path: Path, tokenizer: Path | None, chat_template: Path | None, 
     return [_of_body(number, *found, text, scheme, tracer) for number, found in enumerate(bodies, 1)]
 
 
-def _of_decision(decision: dict[str, Any]) -> Request:
+def of_decision(decision: dict[str, Any]) -> Request:
+    """Return what a row of `/admin/decisions?traces=1` tells of a request."""
     outcome = decision.get("outcome") or {}
     trace = decision.get("trace") or {}
     return Request(

@@ -118,6 +118,9 @@ def events_reachable(case: Case) -> list[Finding]:
             findings.append(Finding(Status.WRONG, heard.error, _name(engine, rank), "see the engine's log"))
         else:
             why = heard.error or "no publisher answers there"
+            endpoint = ((engine.sources or {}).get(str(rank)) or {}).get("endpoint")
+            if isinstance(endpoint, str) and not _binds(endpoint):
+                why += f" (the engine's endpoint {endpoint} is none that vLLM binds)"
             findings.append(Finding(Status.WRONG, f"{heard.address}: {why}", _name(engine, rank)))
     return findings
 
@@ -168,6 +171,11 @@ def replay(case: Case) -> list[Finding]:
             else:
                 findings.append(Finding(Status.FINE, f"{heard.replay.batches} batches kept at {source.replay}", name))
     return findings
+
+
+def _binds(endpoint: str) -> bool:
+    """Tell whether vLLM binds to an endpoint (0.32.0, distributed/kv_events.py); it connects to any other."""
+    return "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
 
 
 def _heard(case: Case) -> Iterator[tuple[EngineFacts, int, Heard]]:

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from router.request.encoders.encoder import TokenizerError
 from router.request.encoders.table import load
 from router.request.reader import PromptReader
 from router.tools.doctor_http import Server
 
 AROUND_TOKENS = 8
+_MARKS = {"\u0120": " ", "\u010a": "\n", "\u0109": "\t", "\u2581": " "}
+"""How vocabularies spell white space: byte-level ones its three kinds, SentencePiece the space."""
 _UNICODE = "Naïve façade — 東京タワー, привет 👩‍🚀\u00a0e\u0301!\n\tif x >= 10:\n\t\treturn  [1,2]  # done"
 _TOOL = {
     "type": "function",
@@ -70,10 +74,15 @@ PROBES: tuple[Probe, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """One side's token ids, or why there are none."""
+    """One side's token ids, or why there are none.
+
+    Attributes:
+        words: Each id's own spelling in the vocabulary, where this side tells it.
+    """
 
     ids: list[int] | None
     reason: str = ""
+    words: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +117,13 @@ def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
 
 def compare(server: Server, model: str, probe: Probe, ours: Renderer) -> Sides:
     """Render a probe on both sides and look for the first difference."""
-    body = {"model": model, **probe.fields}
     here = ours(model, probe)
-    answer = server.post("/tokenize", body)
-    tokens = answer.object().get("tokens")
-    there = Ids(tokens) if isinstance(tokens, list) else Ids(None, answer.why() if not answer.ok else "gave no tokens")
+    answer = server.post("/tokenize", {"model": model, **probe.fields, "return_token_strs": True})
+    tokens, words = answer.object().get("tokens"), answer.object().get("token_strs")
+    if isinstance(tokens, list):
+        there = Ids(tokens, words=words if isinstance(words, list) else None)
+    else:
+        there = Ids(None, answer.why() if not answer.ok else "gave no tokens")
     if here.ids is None or there.ids is None:
         return Sides(probe, here, there)
     at = first_difference(here.ids, there.ids)
@@ -123,8 +134,8 @@ def compare(server: Server, model: str, probe: Probe, ours: Renderer) -> Sides:
         here,
         there,
         at,
-        _text(server, model, _around(here.ids, at)),
-        _text(server, model, _around(there.ids, at)),
+        _text(server, model, here, at, there),
+        _text(server, model, there, at, there),
     )
 
 
@@ -135,11 +146,16 @@ def local_renderer(folder: Path, chat_template: Path | None) -> Renderer:
         TokenizerError: It can't be loaded.
     """
     text = load(folder, chat_template)
+    file = folder / "tokenizer.json"
+    vocabulary = Tokenizer.from_file(str(file)) if file.is_file() else None
     reader = PromptReader(lambda _: text)
 
     def render(model: str, probe: Probe) -> Ids:
         prompt = reader.read(probe.path, json.dumps({"model": model, **probe.fields}).encode())
-        return Ids(prompt.token_ids, prompt.reason.value if prompt.reason else "")
+        words = None
+        if vocabulary is not None and prompt.token_ids is not None:
+            words = [vocabulary.id_to_token(token) or "" for token in prompt.token_ids]
+        return Ids(prompt.token_ids, prompt.reason.value if prompt.reason else "", words)
 
     return render
 
@@ -163,14 +179,25 @@ def without_renderer(reason: str) -> Renderer:
     return lambda model, probe: Ids(None, reason)
 
 
-def _around(ids: list[int], at: int) -> list[int]:
-    return ids[max(0, at - AROUND_TOKENS) : at + AROUND_TOKENS]
+def _text(server: Server, model: str, side: Ids, at: int, engine: Ids) -> str:
+    """Return a side's text around a place, special tokens included."""
+    cut = slice(max(0, at - AROUND_TOKENS), at + AROUND_TOKENS)
+    ids = (side.ids or [])[cut]
+    if side.words is not None:
+        words = side.words[cut]
+    else:
+        # A router tells ids alone: they are read with the engine's vocabulary, and shown beside the text.
+        known = dict(zip(engine.ids or (), engine.words or (), strict=False))
+        words = [known[token] if token in known else _word(server, model, token) for token in ids]
+    text = "".join(words)
+    for mark, meaning in _MARKS.items():
+        text = text.replace(mark, meaning)
+    return text
 
 
-def _text(server: Server, model: str, ids: list[int]) -> str:
-    # Ids of another vocabulary decode to something else or not at all: the ids are shown beside the text.
-    text = server.post("/detokenize", {"model": model, "tokens": ids}).object().get("prompt")
-    return text if isinstance(text, str) else ""
+def _word(server: Server, model: str, token: int) -> str:
+    text = server.post("/detokenize", {"model": model, "tokens": [token]}).object().get("prompt")
+    return text if isinstance(text, str) and text else f"<{token}>"
 
 
 __all__ = [

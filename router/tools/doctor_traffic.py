@@ -109,7 +109,7 @@ def share(requests: Sequence[Request]) -> list[Finding]:
     seen: set[int] = set()
     for request in requests:
         known = next((place for place, block in enumerate(request.blocks) if block not in seen), len(request.blocks))
-        if known == 0 and request.most_hit_tokens:
+        if known == 0 and request.most_hit_tokens and request.reason is None:
             first += 1
         possible += min(known * request.block_size, request.most_hit_tokens)
         seen.update(request.blocks)
