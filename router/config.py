@@ -191,12 +191,6 @@ class AdminConfig(Section):
             split_address(value)
         return value
 
-    traces: bool = Field(
-        False,
-        description="keep hashes of each prompt with its decision, for `warmroute doctor --traffic`; costs some ms "
-        "a request and up to 6 KB a decision",
-    )
-
 
 class RegistrationConfig(Section):
     """Which leases in Redis are believed."""
