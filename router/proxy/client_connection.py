@@ -89,6 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self._door.deadlines.watch(self)
         if not self._door.enter(self):
             self._refuse(OverloadedError("too many connections", retry_after_s=1))
+            self._transport.close()  # no lingering: it would hold a connection over the limit
 
     def data_received(self, data: bytes) -> None:
         """Bytes of this request or a later one."""

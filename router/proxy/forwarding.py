@@ -52,6 +52,7 @@ class Forwarding:
         "_connecting",
         "_connection",
         "_decoding",
+        "_ended_placement",
         "_exchange",
         "_fleet",
         "_forwarder",
@@ -76,6 +77,7 @@ class Forwarding:
         self._total_deadline_s = self._started_s + forwarder.timeouts.total_s
         self._prompt: Prompt | None = None
         self._placement: Placement | None = None
+        self._ended_placement: Placement | None = None
         self._connecting: Connecting | None = None
         self._connection: EngineConnection | None = None
         self._tried: list[str] = []
@@ -352,6 +354,7 @@ class Forwarding:
     def _finish_placement(self, outcome: Outcome) -> None:
         placement, self._placement = self._placement, None
         if placement is not None:
+            self._ended_placement = placement
             self._forwarder.placer.finish(placement, time.monotonic(), outcome)
 
     def _close(self, outcome: Outcome) -> None:
@@ -361,7 +364,9 @@ class Forwarding:
         self._closed = True
         self.deadline_s = NEVER
         self._exchange.listener = None  # or the two keep each other alive until the garbage collector comes
-        forwarder, prompt, placement = self._forwarder, self._prompt, self._placement
+        forwarder, prompt = self._forwarder, self._prompt
+        # What was placed last, though it ended already: an operator looks for the replica that broke.
+        placement = self._placement or self._ended_placement
         forwarder.deadlines.unwatch(self)
         forwarder.running.discard(self)
         self._finish_placement(outcome)

@@ -102,6 +102,7 @@ class EnginePool:
             async with asyncio.timeout(self._connect_s):
                 await self._loop.create_connection(lambda: connection, *address)
         except OSError as error:  # TimeoutError is one
+            connection.abort()  # it may have been made at this very moment
             failed(error)
             return
         except asyncio.CancelledError:

@@ -31,7 +31,7 @@ class DecisionLog:
         if self._capacity == 0:
             return
         earlier = self._by_id.get(decision.request_id)
-        if earlier is not None and earlier.outcome is None:
+        if decision.retries and earlier is not None and earlier.outcome is None:
             self._drop(earlier)
         elif len(self._ring) >= self._capacity:
             oldest = self._ring.popleft()

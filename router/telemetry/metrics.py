@@ -81,8 +81,9 @@ class Metrics:
         self._child("warmroute_ttft_seconds", self.model_label(model)).observe(ttft_s)
 
     def request_retried(self, reason: str) -> None:
-        """A request goes to another replica; `reason` is an error's code."""
-        self._child("warmroute_retries_total", reason if reason in self._codes else "other").inc()
+        """A request is sent again; `reason` is an error's code, or `stale_connection` (to the same replica)."""
+        known = reason in self._codes or reason == "stale_connection"
+        self._child("warmroute_retries_total", reason if known else "other").inc()
 
     def replica_ejected(self) -> None:
         """Failures in a row took a replica out for a while."""

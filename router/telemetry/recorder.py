@@ -68,9 +68,10 @@ class Recorder:
             metrics.error_answered(outcome.error)
         if outcome.aborted:
             metrics.client_aborted()
-        if outcome.ttft_s is not None and facts.stream:
+        good = outcome.status is not None and 200 <= outcome.status < 300
+        if good and outcome.ttft_s is not None and facts.stream:
             metrics.first_token_seen(facts.model, outcome.ttft_s)
-        if decision is not None and outcome.status is not None and 200 <= outcome.status < 300:
+        if good and decision is not None:
             self._count_reuse(decision, outcome, facts)
         self._write(decision, outcome, facts)
 

@@ -120,16 +120,30 @@ def test_the_ring_keeps_the_newest_decisions():
 
 
 def test_a_retried_request_has_one_decision_and_a_repeated_id_two():
-    """Placed again before it ended: the last decision holds. Another request with the same id is another one."""
+    """Placed again after a replica failed: the last decision holds. Another request with the same id is another one."""
     ring = DecisionLog(10)
     first, retry, other = decision("q"), decision("q"), decision("q")
+    retry.retries = ["r9"]
     ring.add(first)
     ring.add(retry)
     assert ring.latest(9) == [retry]
-    retry.outcome = outcome(cached=0)
     ring.add(other)
     assert ring.latest(9) == [other, retry]
     assert ring.get("q") is other
+
+
+def test_an_error_s_first_byte_is_no_first_token(recorder: Recorder):
+    """A streamed request that was refused says nothing of how soon answers come."""
+    recorder.finished(None, outcome(cached=None, status=400), FACTS)
+    recorder.finished(None, outcome(cached=None), FACTS)
+    assert recorder.metrics.registry.get_sample_value("warmroute_ttft_seconds_count", {"model": "tiny"}) == 1
+
+
+def test_a_stale_connection_is_told_apart(recorder: Recorder):
+    """It is no other replica's turn, and no unknown reason."""
+    recorder.retried("stale_connection")
+    value = recorder.metrics.registry.get_sample_value("warmroute_retries_total", {"reason": "stale_connection"})
+    assert value == 1
 
 
 def test_an_old_decision_that_leaves_does_not_take_a_newer_one_with_its_id():
