@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from replica.agent.engine import RankSource, rank_sources
-from replica.agent.metrics_text import CacheConfig, cache_configs
 from replica.agent.probe import probe_tokens
 from replica.agent.proof import SchemeProof, candidates
+from router.kv.engine_metrics import CacheConfig, cache_configs
 from router.tools.doctor_events import Heard, listen
 from router.tools.doctor_http import Answer, Server
 from router.tools.doctor_text import Probe, Sides, compare

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from replica.agent.engine import rank_sources
-from replica.agent.metrics_text import CacheConfig
+from router.kv.engine_metrics import CacheConfig
 from router.kv.registration import Registration
 from router.tools.doctor_case import Case, Options, RouterFacts
 from router.tools.doctor_checks import CHECKS
