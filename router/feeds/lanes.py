@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from router.feeds.redis_link import Entry, RedisLink, id_key
+from router.feeds.redis_link import Entry, KeyFaultError, RedisLink, id_key
 from router.feeds.roster import Roster
 from router.feeds.unit_feed import UnitFeed, Verdict
 from router.feeds.watch import MemberWatch
@@ -77,7 +77,7 @@ class LaneReader:
         self._keys = keys
         self._clock = clock
         self._unix_time = unix_time
-        self._announced = announced or AnnouncedBlocks()
+        self._announced = AnnouncedBlocks() if announced is None else announced
         self._strangers: dict[str, float] = {}
         self.followed: dict[str, FollowedUnit] = {}
         self.cursors: dict[int, str] = {}
@@ -88,23 +88,33 @@ class LaneReader:
         return len(self.followed), sum(item.feed.following for item in self.followed.values())
 
     async def begin(self, link: RedisLink) -> None:
-        """Find where to read on: after the last entry applied, or at the end of a lane that is new or was lost."""
+        """Find where to read on: after the last entry applied, or at the end of a lane that is new or was lost.
+
+        A lane whose key is no stream is left out; the others are read on.
+        """
         newest = await link.last_ids(range(self._keys.lanes))
-        for lane, last in newest.items():
-            cursor = self.cursors.get(lane)
-            if cursor is None or id_key(last) < id_key(cursor):
+        for lane in range(self._keys.lanes):
+            last, cursor = newest.get(lane), self.cursors.get(lane)
+            if last is None:
+                if cursor is not None or not self.cursors:
+                    LOG.warning("a lane is not read: its key is no stream", extra={"key": self._keys.stream(lane)})
+                self.cursors.pop(lane, None)
+            elif cursor is None or id_key(last) < id_key(cursor):
                 self.cursors[lane] = last
-                for item in self.followed.values():
-                    if item.lane == lane:
-                        item.feed.distrust("returned")
-                        self._announced.interrupted(item.unit.slot)
-                        item.retry_s, item.tries = 0.0, 0
+            else:
+                continue
+            self._distrust_lane(lane)
+
+    async def look_for_lanes(self, link: RedisLink) -> None:
+        """Begin with lanes that could not be read until now."""
+        if len(self.cursors) < self._keys.lanes:
+            await self.begin(link)
 
     async def follow(self, link: RedisLink) -> None:
         """Read and apply until the link breaks."""
         began_s = time.perf_counter()
         while True:
-            for lane, entries in await link.read_lanes(self.cursors):
+            for lane, entries in await self._read(link):
                 for entry in entries:
                     self._apply_entry(entry)
                     self.cursors[lane] = entry[0]
@@ -112,20 +122,41 @@ class LaneReader:
                         await asyncio.sleep(0)
                         began_s = time.perf_counter()
 
+    async def _read(self, link: RedisLink) -> list[tuple[int, list[Entry]]]:
+        lanes = len(self.cursors)
+        try:
+            return await link.read_lanes(self.cursors)
+        except KeyFaultError:
+            await self.begin(link)
+            if len(self.cursors) == lanes:
+                raise
+            return []
+
+    def _distrust_lane(self, lane: int) -> None:
+        for item in self.followed.values():
+            if item.lane == lane:
+                item.feed.distrust("returned")
+                self._announced.interrupted(item.unit.slot)
+                item.retry_s, item.tries = 0.0, 0
+
     def members_changed(self) -> None:
-        """Follow the units that are in the fleet with trust in their events, and no others."""
-        wanted: dict[str, Unit] = {}
+        """Follow the units that are in the fleet with trust in their events, in their leases' epochs, and no others."""
+        wanted: dict[str, tuple[Unit, int]] = {}
         for member in self._roster.members.values():
-            for unit_id in member.units:
+            for unit_id, registered in member.units.items():
                 unit = self._fleet.unit(unit_id)
                 if unit is not None and unit.trust in (Trust.EXACT, Trust.MAPPED):
-                    wanted[unit_id] = unit
+                    wanted[unit_id] = (unit, registered.registration.epoch)
         for unit_id in [unit_id for unit_id in self.followed if unit_id not in wanted]:
             self._announced.interrupted(self.followed.pop(unit_id).unit.slot)
-        for unit_id, unit in wanted.items():
+        for unit_id, (unit, epoch) in wanted.items():
             item = self.followed.get(unit_id)
             if item is None or item.unit is not unit:
-                self.followed[unit_id] = FollowedUnit(unit, lane_of(unit_id, self._keys.lanes))
+                item = self.followed[unit_id] = FollowedUnit(unit, lane_of(unit_id, self._keys.lanes))
+            if item.feed.on_lease(epoch) and item.feed.reason != "joined":
+                # What was known is of a cache that is gone.
+                self._index.clear(unit.slot)
+                self._missed(item)
             self._strangers.pop(unit_id, None)
 
     def apply_batch(self, item: FollowedUnit, batch: BlocksBatch, *, catching_up: bool = False) -> Verdict:
@@ -140,24 +171,28 @@ class LaneReader:
         return verdict
 
     async def replace_blocks(self, item: FollowedUnit, layers: Sequence[Layer]) -> bool:
-        """Let a snapshot's blocks be all that a unit holds; False when the unit left meanwhile."""
+        """Let a snapshot's blocks be all that a unit holds; False when it left or the load became void meanwhile."""
         slot = item.unit.slot
         self._announced.interrupted(slot)
         if self._index.blocks_of(slot):
             self._index.clear(slot)
         for tier, group, kind, hashes in layers:
             for start in range(0, len(hashes), STORE_BLOCKS):
-                if not self.is_followed(item):
+                if not self.is_loading(item):
                     return False
                 part = hashes[start : start + STORE_BLOCKS]
                 self._apply_change(slot, Change("stored", tier, group, kind, part), op="snapshot")
                 await asyncio.sleep(0)
-        return self.is_followed(item)
+        return self.is_loading(item)
 
     def is_followed(self, item: FollowedUnit) -> bool:
         """Tell whether the unit is still the one that holds its slot: slots are given to others."""
         unit_id = item.unit.unit_id
         return self.followed.get(unit_id) is item and self._fleet.unit(unit_id) is item.unit
+
+    def is_loading(self, item: FollowedUnit) -> bool:
+        """Tell whether the snapshot that is being loaded for a unit still counts."""
+        return item.feed.loading and self.is_followed(item)
 
     def _apply_entry(self, entry: Entry) -> None:
         entry_id, data = entry
@@ -172,8 +207,7 @@ class LaneReader:
             return
         if isinstance(message, StateChange):
             self._metrics.message_read("state")
-            self._watch.state_changed(message.unit, message.epoch, message.state)
-            self.members_changed()
+            self._watch.state_told(message.unit, message.epoch, message.state)
             return
         item = self.followed.get(message.unit)
         if item is not None and not self.is_followed(item):
@@ -198,7 +232,8 @@ class LaneReader:
     def _apply_heartbeat(self, item: FollowedUnit | None, heartbeat: Heartbeat, entry_id: str) -> None:
         if item is not None:
             verdict = item.feed.on_heartbeat(heartbeat)
-            if verdict is Verdict.STALE:
+            if verdict in (Verdict.STALE, Verdict.AHEAD):
+                self._not_applied(item, verdict)
                 return
             if verdict is Verdict.APPLY and item.feed.following:
                 item.unit.blocks_as_of_s = self._clock()
@@ -213,15 +248,18 @@ class LaneReader:
         self._fleet.report_load(heartbeat.unit, load)
 
     def _not_applied(self, item: FollowedUnit, verdict: Verdict, *, catching_up: bool = False) -> None:
-        if verdict in (Verdict.GAP, Verdict.NEW_EPOCH):
-            self._announced.interrupted(item.unit.slot)
-        if verdict is Verdict.NEW_EPOCH:
-            # What was known is of a cache that is gone.
-            self._index.clear(item.unit.slot)
-        if verdict in (Verdict.GAP, Verdict.NEW_EPOCH) and not catching_up:
-            if item.feed.reason != "joined":
-                self._metrics.gap_found()
-            item.retry_s, item.tries = 0.0, 0
+        if verdict is Verdict.AHEAD:
+            self._watch.doubt(item.unit.unit_id)
+        elif verdict is Verdict.GAP and catching_up:
+            self._announced.interrupted(item.unit.slot)  # the snapshot is too old: the next one is waited for
+        elif verdict is Verdict.GAP:
+            self._missed(item)
+
+    def _missed(self, item: FollowedUnit) -> None:
+        self._announced.interrupted(item.unit.slot)
+        if item.feed.reason != "joined":
+            self._metrics.gap_found()
+        item.retry_s, item.tries = 0.0, 0
 
     def _apply_change(self, slot: int, change: Change, op: str = "stored") -> None:
         if change.op == "cleared":

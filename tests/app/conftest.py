@@ -58,6 +58,12 @@ def client(fleet: LocalFleet) -> Client:
 
 
 @pytest.fixture
+def client_of() -> Callable[[str], Client]:
+    """`client_of(url)`: a client of another router or engine."""
+    return Client
+
+
+@pytest.fixture
 def wait_for_blocks(client: Client, eventually: Callable[..., Any]) -> Callable[[int], Any]:
     """`await wait_for_blocks(n)`: until the router's index holds at least n blocks of exact units."""
 
