@@ -8,6 +8,7 @@ from typing import Any
 
 import jinja2
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from router.request.content_format import ContentFormat
 from router.request.reasons import NotUnderstoodError, Reason
@@ -118,3 +119,48 @@ def test_no_template() -> None:
 def test_content_format(source: str, expected: str) -> None:
     """A template that loops over content gets parts, any other a string."""
     assert ChatTemplate(source).content_format == expected
+
+
+EACH = "{% for m in messages %}"
+PLAIN = ImmutableSandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+)
+ODD_MESSAGES = [
+    {"role": "user", "content": "a", "items": "shadowed", "t_it": 1, "nested": {"role": "x", "list": [{"a": 1}]}},
+    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"k": "v"}}}]},
+]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        EACH + "{{ m.role }}{{ m.content or '-' }}{{ m.missing }}{{ m.missing is defined }}{% endfor %}",
+        "{{ messages[0].nested.role }}{{ messages[0].nested.list[0].a }}{{ messages[0]['nested'].role }}",
+        "{% for k, v in messages[0].items() %}{{ k }}{{ v }}{% endfor %}",
+        "{{ messages[0].get('role') }}{{ messages[0].keys() | list }}{{ messages[0].values }}",
+        "{{ messages[0].missing.deeper }}",
+        "{{ messages.__class__ }}",
+        "{{ messages[0].__class__.__mro__ }}",
+        "{{ messages[0].update({'a': 1}) }}",
+        "{% for m in messages if m.role == 'user' %}{{ loop.first }}{{ loop.cycle('a', 'b') }}{% endfor %}",
+        EACH + "{{ loop.previtem.role }}{{ loop.nextitem.role }}{{ loop.length }}{{ loop.changed(m) }}{% endfor %}",
+        "{% macro show(m) %}{{ m.role.upper() }}{{ m.nested.role }}{% endmacro %}{{ show(messages[1]) }}",
+        "{% set ns = namespace(a=0) %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}{{ ns.a }}{{ ns.b }}",
+        EACH + "{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments.k }}{% endfor %}{% endfor %}",
+        "{{ messages | map(attribute='role') | join }}{{ (messages | first).role }}{{ messages.0.role }}",
+        "{{ undefined_name.role }}",
+        "{{ 'abc'.role }}{{ 'abc'.upper() }}{{ '{0.__class__}'.format(1) }}",
+    ],
+)
+def test_short_ways_give_what_the_sandbox_gives(source: str) -> None:
+    """Templates print, or fail, as in the plain sandbox."""
+    try:
+        expected: object = PLAIN.from_string(source).render(messages=ODD_MESSAGES)
+    except Exception:
+        expected = Reason.TEMPLATE_ERROR
+    try:
+        rendering = Rendering(ODD_MESSAGES, None, None, add_generation_prompt=False, continue_final_message=False)
+        printed: object = ChatTemplate(source).render(rendering, {}, 10_000)
+    except NotUnderstoodError as error:
+        printed = error.reason
+    assert printed == expected
