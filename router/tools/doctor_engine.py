@@ -12,21 +12,14 @@ from replica.agent.engine import RankSource, rank_sources
 from replica.agent.probe import probe_tokens
 from replica.agent.proof import SchemeProof, candidates
 from router.kv.engine_metrics import CacheConfig, cache_configs
+from router.kv.engine_models import parse_models
+from router.kv.registration import RegisteredModel
 from router.tools.doctor_events import Heard, listen
 from router.tools.doctor_http import Answer, Server
 from router.tools.doctor_text import Probe, Sides, compare
 
 PROBE_TIMEOUT_S = 30.0
 DEFAULT_BLOCK_SIZE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A row of an engine's /v1/models; `parent` is set for adapters, whose path is `root`."""
-
-    name: str
-    root: str
-    parent: str | None = None
 
 
 @dataclass(slots=True)
@@ -48,7 +41,7 @@ class EngineFacts:
     url: str
     health: Answer
     version: str = ""
-    models: tuple[Model, ...] = ()
+    models: tuple[RegisteredModel, ...] = ()
     models_error: str = ""
     caches: dict[str, CacheConfig] = field(default_factory=dict)
     metrics_error: str = ""
@@ -71,7 +64,7 @@ class EngineFacts:
         return next(iter(self.caches.values()), CacheConfig())
 
     @property
-    def base_model(self) -> Model | None:
+    def base_model(self) -> RegisteredModel | None:
         """The first model that is no adapter."""
         return next((model for model in self.models if model.parent is None), None)
 
@@ -106,7 +99,7 @@ def examine(server: Server, name: str, wishes: Wishes, rng: random.Random) -> En
         return facts
     facts.version = str(server.get("/version").object().get("version", ""))[:64]
     models = server.get("/v1/models")
-    facts.models = _models(models)
+    facts.models = (parse_models(models.body) if models.ok else None) or ()
     facts.models_error = "" if models.ok else models.why()
     metrics = server.get("/metrics")
     facts.metrics_error = "" if metrics.ok else metrics.why()
@@ -158,15 +151,3 @@ def _complete(server: Server, model: str, probe: list[int], rank: int | None) ->
     body = {"model": model, "prompt": probe, "max_tokens": 1, "temperature": 0}
     headers = {} if rank is None else {"x_data_parallel_rank": str(rank)}
     return server.post("/v1/completions", body, PROBE_TIMEOUT_S, **headers)
-
-
-def _models(answer: Answer) -> tuple[Model, ...]:
-    data = answer.object().get("data")
-    found = []
-    for item in data if isinstance(data, list) else []:
-        if isinstance(item, dict) and isinstance(name := item.get("id"), str):
-            root, parent = item.get("root"), item.get("parent")
-            found.append(
-                Model(name, root if isinstance(root, str) else "", parent if isinstance(parent, str) else None)
-            )
-    return tuple(found)

@@ -16,10 +16,11 @@ import pytest
 
 from replica.agent.engine import rank_sources
 from router.kv.engine_metrics import CacheConfig
+from router.kv.registration import RegisteredModel as Model
 from router.kv.registration import Registration
 from router.tools.doctor_case import Case, Options, RouterFacts
 from router.tools.doctor_checks import CHECKS
-from router.tools.doctor_engine import EngineFacts, Model, Wishes, examine
+from router.tools.doctor_engine import EngineFacts, Wishes, examine
 from router.tools.doctor_events import Heard, note_forms
 from router.tools.doctor_http import Answer, Server
 from router.tools.doctor_redis import RedisFacts, UnitKeys, shown
