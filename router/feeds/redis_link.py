@@ -2,6 +2,8 @@
 
 Two connections: one blocks on the lanes, the other serves everything else. All commands have a time limit, so that a
 Redis that accepts and never answers is noticed within seconds. Nothing is retried here: the feed decides.
+
+Whoever may write one key must not take the feed from every router: a key of a wrong type is as if it were not there.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from router.kv.keys import FIELD, Keys
+from router.kv.redis_url import check_redis_url
 from router.kv.wire import Snapshot, WireError, decode_chunks
 
-__all__ = ["Entry", "RedisError", "RedisLink"]
+__all__ = ["Entry", "KeyFaultError", "RedisError", "RedisLink"]
 
 COMMAND_TIMEOUT_S = 2.0
 BLOCK_S = 0.5
@@ -33,12 +36,23 @@ Entry = tuple[str, bytes | None]
 """(stream id, the message's bytes or None where the entry has no `d` field)."""
 
 
+_OF_THE_SERVER = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE", "NOPROTO")
+"""What Redis says of itself in errors that have no class of their own."""
+
+
+class KeyFaultError(RedisError):
+    """A key holds what a command can't read; the link itself is fine."""
+
+
 class RedisLink:
     """Commands on a standalone Redis or Valkey 7 and newer.
 
     Args:
         url: Its password never leaves this object: errors name host and port alone.
         keys: Names of what is read.
+
+    Raises:
+        RedisError: The URL can't be used; the configuration's check should have found it.
     """
 
     def __init__(self, url: str, keys: Keys) -> None:
@@ -49,8 +63,11 @@ class RedisLink:
             "retry": Retry(NoBackoff(), 0),
             "single_connection_client": True,
         }
-        self._commands: Any = Redis.from_url(url, socket_timeout=COMMAND_TIMEOUT_S, **options)
-        self._lanes: Any = Redis.from_url(url, socket_timeout=BLOCK_S + COMMAND_TIMEOUT_S, **options)
+        try:
+            self._commands: Any = Redis.from_url(url, socket_timeout=COMMAND_TIMEOUT_S, **options)
+            self._lanes: Any = Redis.from_url(url, socket_timeout=BLOCK_S + COMMAND_TIMEOUT_S, **options)
+        except (ValueError, TypeError) as error:
+            raise RedisError(f"redis.url can't be used: {check_redis_url(url) or type(error).__name__}") from None
 
     async def open(self) -> None:
         """Connect both and see that Redis answers.
@@ -73,7 +90,14 @@ class RedisLink:
                     await client.aclose()
 
     async def read_lanes(self, cursors: dict[int, str]) -> list[tuple[int, list[Entry]]]:
-        """Wait up to `BLOCK_S` for entries after each lane's cursor; one command for all lanes."""
+        """Wait up to `BLOCK_S` for entries after each lane's cursor; one command for all lanes.
+
+        Raises:
+            KeyFaultError: The key of a lane is no stream.
+        """
+        if not cursors:
+            await asyncio.sleep(BLOCK_S)
+            return []
         lane_of_key = {self._keys.stream(lane).encode(): lane for lane in cursors}
         found = await _run(
             self._lanes,
@@ -92,50 +116,63 @@ class RedisLink:
         return [(lane_of_key[key], _entries(entries)) for key, entries in streams]
 
     async def last_ids(self, lanes: Sequence[int]) -> dict[int, str]:
-        """Return the id of each lane's newest entry; `0-0` for a lane that is not there."""
-        pipeline = self._commands.pipeline(transaction=False)
-        for lane in lanes:
-            pipeline.execute_command("XREVRANGE", self._keys.stream(lane), "+", "-", "COUNT", 1)
-        answers = await _answer(pipeline.execute())
-        newest = (_entries(answer) for answer in answers)
-        return {lane: (entries[0][0] if entries else "0-0") for lane, entries in zip(lanes, newest, strict=True)}
+        """Return the id of each lane's newest entry: `0-0` for a lane that is not there, none where it is no stream."""
+        answers = await self._each([("XREVRANGE", self._keys.stream(lane), "+", "-", "COUNT", 1) for lane in lanes])
+        newest = {lane: _entries(answer) for lane, answer in zip(lanes, answers, strict=True) if answer is not None}
+        return {lane: (entries[0][0] if entries else "0-0") for lane, entries in newest.items()}
 
     async def tail(self, lane: int, after: str) -> list[Entry]:
-        """Return up to `READ_ENTRIES` entries of a lane after an id."""
+        """Return up to `READ_ENTRIES` entries of a lane after an id.
+
+        Raises:
+            KeyFaultError: The lane's key is no stream.
+        """
         key = self._keys.stream(lane)
         answer = await _run(self._commands, "XRANGE", key, f"({after}", "+", "COUNT", READ_ENTRIES)
         return _entries(answer)
 
     async def units(self, within_s: float) -> list[str]:
-        """Return the units that were renewed in the last `within_s` seconds of Redis' own time."""
+        """Return up to `MAX_UNITS` units that were renewed in the last `within_s` seconds of Redis' own time.
+
+        The newest ones, so that names which somebody left there do not crowd out those that are renewed.
+        """
         seconds, _ = await _run(self._commands, "TIME")
         since = int(seconds) - within_s
-        names = await _run(self._commands, "ZRANGEBYSCORE", self._keys.registry, since, "+inf", "LIMIT", 0, MAX_UNITS)
+        command = ("ZREVRANGEBYSCORE", self._keys.registry, "+inf", since, "LIMIT", 0, MAX_UNITS)
+        names = await _run(self._commands, *command)
         return [name.decode(errors="replace") for name in names]
 
     async def leases(self, units: Sequence[str]) -> dict[str, bytes | None]:
-        """Return the bytes of each unit's lease; None where it is gone."""
-        if not units:
-            return {}
-        pipeline = self._commands.pipeline(transaction=False)
-        for unit in units:
-            pipeline.execute_command("GET", self._keys.lease(unit))
-        return dict(zip(units, await _answer(pipeline.execute()), strict=True))
+        """Return the bytes of each unit's lease; None where it is gone, or its key holds something else."""
+        answers = await self._each([("GET", self._keys.lease(unit)) for unit in units])
+        return dict(zip(units, answers, strict=True))
 
     async def snapshot(self, unit: str) -> Snapshot | None:
         """Return the unit's newest snapshot, or None where there is no whole one."""
         for _ in range(2):  # the pointer may move between the two reads
-            pointer = await _run(self._commands, "GET", self._keys.snapshot_pointer(unit))
-            if pointer is None:
-                return None
-            key = self._keys.snapshot(unit, pointer.decode(errors="replace"))
-            chunks = [chunk async for chunk in self._chunks(key)]
             try:
-                snapshot = decode_chunks(chunks)
-            except WireError:
+                pointer = await _run(self._commands, "GET", self._keys.snapshot_pointer(unit))
+                if pointer is None:
+                    return None
+                key = self._keys.snapshot(unit, pointer.decode(errors="replace"))
+                snapshot = decode_chunks([chunk async for chunk in self._chunks(key)])
+            except (WireError, KeyFaultError):
                 continue
             return snapshot if snapshot.unit == unit else None
         return None
+
+    async def _each(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return an answer for each command; None where its key holds what it can't read."""
+        if not commands:
+            return []
+        pipeline = self._commands.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers = await _answer(pipeline.execute(raise_on_error=False))
+        for answer in answers:
+            if isinstance(answer, Exception) and not _is_key_fault(answer):
+                raise answer
+        return [None if isinstance(answer, Exception) else answer for answer in answers]
 
     async def _chunks(self, key: str) -> AsyncIterator[bytes]:
         for first in range(0, MAX_CHUNKS, 8):
@@ -147,7 +184,17 @@ class RedisLink:
 
 
 async def _run(client: Any, *command: Any) -> Any:
-    return await _answer(client.execute_command(*command))
+    try:
+        return await _answer(client.execute_command(*command))
+    except ResponseError as error:
+        if _is_key_fault(error):
+            raise KeyFaultError(str(error)) from None
+        raise
+
+
+def _is_key_fault(error: Exception) -> bool:
+    """Tell errors of one key (no class of their own) from what the server says of itself or of our rights."""
+    return type(error) is ResponseError and not str(error).startswith(_OF_THE_SERVER)
 
 
 async def _answer(asked: Awaitable[Any]) -> Any:

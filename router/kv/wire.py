@@ -29,11 +29,12 @@ WIRE_VERSION = 1
 MAX_CHUNK_BYTES = 128 * 1024
 MAX_UNIT_CHARACTERS = 256
 _MAX_COUNTER = (1 << 63) - 1
+_MAX_STREAM_NUMBER = (1 << 64) - 1
 _MAX_LAYER_NUMBER = 65_535
 _BATCH, _HEARTBEAT, _STATE, _SNAPSHOT = 1, 2, 3, 16
 _OPS: tuple[Literal["stored", "removed", "cleared"], ...] = ("stored", "removed", "cleared")
 _STATES = ("ready", "draining", "gone")
-_STREAM_ID = re.compile(r"\d{1,20}-\d{1,20}\Z")
+_STREAM_ID = re.compile(r"\d{1,20}-\d{1,20}\Z", re.ASCII)
 
 Layer = tuple[int, int, int, Sequence[int]]
 """(tier, group, kind, hashes): the live blocks of one tier and cache group."""
@@ -199,9 +200,9 @@ def decode_chunks(chunks: Iterable[bytes]) -> Snapshot:
         if kind != _SNAPSHOT:
             raise WireError("not a chunk of a snapshot")
         unit, epoch, sequence, stream_id, index, count, layers = _take(fields, 7)
-        if not isinstance(stream_id, str) or not _STREAM_ID.match(stream_id) or not isinstance(layers, list):
+        if not isinstance(layers, list):
             raise WireError("a snapshot's chunk is malformed")
-        heads.add((_unit(unit), _counter(epoch), _counter(sequence), stream_id, _counter(count)))
+        heads.add((_unit(unit), _counter(epoch), _counter(sequence), _stream_id(stream_id), _counter(count)))
         if _counter(index) in parts:
             raise WireError("a chunk is doubled")
         parts[index] = layers
@@ -284,6 +285,15 @@ def _change(item: object) -> Change:
 def _unit(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_UNIT_CHARACTERS:
         raise WireError("a unit's name is malformed")
+    return value
+
+
+def _stream_id(value: object) -> str:
+    # One that Redis does not take would make every reading of the lane fail.
+    if not isinstance(value, str) or not _STREAM_ID.match(value):
+        raise WireError("a stream id is malformed")
+    if any(int(number) > _MAX_STREAM_NUMBER for number in value.split("-")):
+        raise WireError("a stream id is not in its range")
     return value
 
 
