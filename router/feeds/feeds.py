@@ -95,7 +95,3 @@ class Feeds:
         if self._config.redis is not None:
             reasons += self.redis.reasons() if self.redis is not None else ["redis: not reached yet"]
         return reasons
-
-    def progress(self) -> dict[str, int | bool] | None:
-        """How far the Redis feed is; None without one."""
-        return self.redis.progress() if self.redis is not None else None

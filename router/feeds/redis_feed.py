@@ -3,7 +3,7 @@
 Three loops share one life of the link; when it breaks, all end and begin again after a pause:
 
     lanes      follow every lane's stream and apply what comes
-    leases     read registry and leases each second: who is there
+    leases     read registry and leases each second, and at once those that lanes make doubtful: who is there
     snapshots  bring units that wait for one up to date (see snapshots.py)
 
 A fourth outlives the link: engines are asked for their health while their leases can't be read (see watch.py).
@@ -12,6 +12,7 @@ A fourth outlives the link: engines are asked for their health while their lease
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -38,6 +39,8 @@ LOG = logging.getLogger("warmroute.feeds.redis")
 LEASE_S = 10.0
 """What agents give their leases by default."""
 ROUND_S = 1.0
+DOUBTS_S = 0.02
+"""Least pause between two readings of doubtful leases; ten times as long as the last one took, where that is more."""
 MAX_PAUSE_S = 2.0
 
 
@@ -81,7 +84,8 @@ class RedisFeed:
         self._health = FeedHealth(lease_s)
         self._watch = MemberWatch(roster, self._health, directory, fleet, prober, metrics, clock)
         self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
-        self._snapshots = SnapshotLoader(fleet, index, self._lanes, metrics, clock)
+        self._snapshots = SnapshotLoader(self._lanes, metrics, clock)
+        self._leases: dict[str, bytes | None] = {}
         self._reached = self._complained = False
         self._failure: str | None = None
         self.ready = asyncio.Event()
@@ -91,11 +95,6 @@ class RedisFeed:
     def connected(self) -> bool:
         """Whether Redis answers now."""
         return self._health.up
-
-    def progress(self) -> dict[str, int | bool]:
-        """Tell how far the feed is: `connected`, `ready`, `units`, `synced`."""
-        units, synced = self._lanes.counts()
-        return {"connected": self.connected, "ready": self.ready.is_set(), "units": units, "synced": synced}
 
     def reasons(self) -> list[str]:
         """Why the first round is not complete; empty once it was, for good: later losses do not empty the index."""
@@ -116,7 +115,12 @@ class RedisFeed:
     async def _follow(self) -> None:
         pause_s = 0.1
         while True:
-            link = RedisLink(self._url, self._keys)
+            try:
+                link = RedisLink(self._url, self._keys)
+            except RedisError as error:
+                self._lost(error)
+                await asyncio.sleep(MAX_PAUSE_S)
+                continue
             began_s = self._clock()
             # A task of its own: a task group that fails while it is cancelled would raise its failure and lose the
             # cancellation.
@@ -147,14 +151,32 @@ class RedisFeed:
 
     async def _lease_rounds(self, link: RedisLink) -> None:
         while True:
-            await asyncio.sleep(ROUND_S)
+            due_s = self._clock() + ROUND_S
+            while (left_s := due_s - self._clock()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._watch.doubts.wait()
+                if self._watch.doubts.is_set():
+                    began_s = self._clock()
+                    await self._read_doubted(link)
+                    await asyncio.sleep(max(DOUBTS_S, 10 * (self._clock() - began_s)))
             await self._read_leases(link)
+            await self._lanes.look_for_lanes(link)
 
     async def _read_leases(self, link: RedisLink) -> None:
+        asked = self._watch.take_doubted()
         units = await link.units(within_s=10 * self._health.lease_s)
-        leases = await link.leases(units)
+        self._leases = await link.leases(units)
         self._health.link_up(self._clock(), first=not self._reached)
-        self._watch.leases_read(leases)
+        self._take_leases(asked)
+
+    async def _read_doubted(self, link: RedisLink) -> None:
+        asked = self._watch.take_doubted()
+        self._leases.update(await link.leases(sorted(asked)))
+        self._take_leases(asked)
+
+    def _take_leases(self, asked: set[str]) -> None:
+        self._watch.leases_read(self._leases, asked)
         self._lanes.members_changed()
         self._snapshots.wake()
         units_known, synced = self._lanes.counts()

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-
 from router.feeds.membership import FAILED_PROBES_DOWN
 from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.kv.addresses import AllowedAddresses, normalised_url
@@ -29,13 +27,11 @@ class RegisteredUnit:
     """A unit whose lease was believed.
 
     Attributes:
-        lease: As it was last read.
-        registration: The lease, with the state that the lane told since.
+        registration: The lease as it was last read.
         seen_s: When the lease was last there.
         lapsed: Its agent is missing for so long that its blocks can't be known.
     """
 
-    lease: Registration
     registration: Registration
     seen_s: float
     lapsed: bool = False
@@ -117,17 +113,6 @@ class Roster:
                 self._refuse(registration.unit, "identity", "a newer lease bears its name or its address")
         return changed
 
-    def state_changed(self, unit_id: str, epoch: int, state: str) -> str | None:
-        """Apply `ready` or `draining` at once; return the member's id when that changed anything."""
-        for member in self.members.values():
-            unit = member.units.get(unit_id)
-            if unit is not None:
-                if epoch < unit.registration.epoch or state == unit.registration.state:
-                    return None
-                unit.registration = msgspec.structs.replace(unit.registration, state=state)
-                return member.replica_id
-        return None
-
     def depart(self, unit_id: str, epoch: int) -> None:
         """A unit said goodbye: until a newer life of it begins, its lease does not count."""
         self._departed[unit_id] = epoch
@@ -196,12 +181,12 @@ class Roster:
             member = self.members[registration.replica_id] = Member(registration.replica_id, url)
         unit = member.units.get(registration.unit)
         if unit is None:
-            member.units[registration.unit] = RegisteredUnit(registration, registration, now_s)
+            member.units[registration.unit] = RegisteredUnit(registration, now_s)
             return {member.replica_id}
         unit.seen_s = now_s
-        if registration == unit.lease:
+        if registration == unit.registration:
             return set()
-        unit.lease = unit.registration = registration
+        unit.registration = registration
         return {member.replica_id}
 
     def _refuse(self, unit: str, reason: str, detail: str) -> None:

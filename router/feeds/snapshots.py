@@ -1,19 +1,20 @@
 """Bringing units up to date: snapshot, then the lane's tail after it, until the live reader can go on.
 
 Lane by lane, so that a lane's tail is read once for all its units that wait. An agent begins each epoch with a
-snapshot; where the newest one is of an older epoch than the lane told of, the next is waited for.
+snapshot; where the newest one is of another epoch than the lease, the next is waited for.
+
+Whatever awaits here lets the live reader and the leases' reader in, who may void the load (`UnitFeed.loading`): so each
+step looks again, and so does the last.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from router.feeds.lanes import FollowedUnit, LaneReader
-from router.feeds.redis_link import RedisLink, id_key
-from router.feeds.unit_feed import Verdict
-from router.fleet.fleet import Fleet
-from router.index.prefix_index import PrefixIndex
+from router.feeds.redis_link import KeyFaultError, RedisLink, id_key
 from router.kv.wire import BlocksBatch, WireError, decode
 from router.telemetry.metrics import Metrics
 
@@ -24,11 +25,7 @@ MAX_RETRY_S = 2.0
 class SnapshotLoader:
     """Serves the units that wait for a snapshot."""
 
-    def __init__(
-        self, fleet: Fleet, index: PrefixIndex, lanes: LaneReader, metrics: Metrics, clock: Callable[[], float]
-    ) -> None:
-        self._fleet = fleet
-        self._index = index
+    def __init__(self, lanes: LaneReader, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._lanes = lanes
         self._metrics = metrics
         self._clock = clock
@@ -71,7 +68,9 @@ class SnapshotLoader:
                 catching_up[item.unit.unit_id] = item
                 starts.append(snapshot.stream_id)
         if catching_up:
-            await self._read_tail(link, lane, min(starts, key=id_key), catching_up)
+            # A lane whose key is no stream is read on when it is one: its units wait.
+            with contextlib.suppress(KeyFaultError):
+                await self._read_tail(link, lane, min(starts, key=id_key), catching_up)
 
     async def _read_tail(self, link: RedisLink, lane: int, after: str, catching_up: dict[str, FollowedUnit]) -> None:
         while True:
@@ -82,10 +81,10 @@ class SnapshotLoader:
                 break
             after = entries[-1][0]
             # The live reader drops what these units are sent while they catch up: go on until it is overtaken.
-            if id_key(after) >= id_key(self._lanes.cursors[lane]):
+            if id_key(after) >= id_key(self._lanes.cursors.get(lane, "0-0")):
                 break
         for item in catching_up.values():
-            if self._lanes.is_followed(item):
+            if self._lanes.is_loading(item):
                 self._metrics.unit_resynced(item.feed.reason)
                 item.feed.caught_up()
                 item.retry_s, item.tries = 0.0, 0
@@ -101,9 +100,7 @@ class SnapshotLoader:
         item = catching_up.get(message.unit)
         if item is None:
             return
-        if not self._lanes.is_followed(item):
-            del catching_up[message.unit]
-            return
-        verdict = self._lanes.apply_batch(item, message, catching_up=True)
-        if verdict in (Verdict.GAP, Verdict.NEW_EPOCH):
+        if self._lanes.is_loading(item):
+            self._lanes.apply_batch(item, message, catching_up=True)
+        else:
             del catching_up[message.unit]

@@ -1,10 +1,14 @@
-"""Who is in the fleet while leases come and go: applies the rules of membership.py, and asks engines themselves."""
+"""Who is in the fleet while leases come and go: applies the rules of membership.py, and asks engines themselves.
+
+Lanes are not signed, leases may be. So what a lane says of a unit's state or of a new epoch is a hint and no more: the
+unit's lease is read at once, and that decides. A goodbye counts when the lease is gone; draining, when it says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from router.feeds.directory import Directory
 from router.feeds.health import EngineProber
@@ -41,9 +45,18 @@ class MemberWatch:
         self._departures = Departures(health.lease_s)
         self._empty = False
         self._urls: dict[str, str] = {}
+        self._doubted: set[str] = set()
+        self._goodbyes: dict[str, int] = {}
+        self.doubts = asyncio.Event()
+        """Set while there are units whose leases are to be read at once."""
 
-    def leases_read(self, leases: Mapping[str, bytes | None]) -> None:
-        """Take a round of leases, read just now."""
+    def leases_read(self, leases: Mapping[str, bytes | None], asked: Collection[str] = ()) -> None:
+        """Take a round of leases, read just now.
+
+        Args:
+            leases: Of all units in the registry.
+            asked: Units that were doubted when the reading began.
+        """
         now_s = self._clock()
         if not leases and self._roster.members and not self._empty:
             self._health.emptied(now_s)
@@ -53,25 +66,46 @@ class MemberWatch:
         for member in list(self._roster.members.values()):
             if self._judge(member, now_s) or member.replica_id in changed:
                 self._announce(member)
+        for unit_id in asked:
+            epoch = self._goodbyes.pop(unit_id, None)
+            if epoch is not None and leases.get(unit_id) is None:
+                self._said_goodbye(unit_id, epoch)
 
-    def state_changed(self, unit_id: str, epoch: int, state: str) -> None:
-        """A unit told of its state on its lane."""
+    def doubt(self, unit_id: str) -> None:
+        """Have a unit's lease read at once: its lane tells of what its lease does not."""
+        if self._roster.member_of(unit_id) is not None:
+            self._doubted.add(unit_id)
+            self.doubts.set()
+
+    def take_doubted(self) -> set[str]:
+        """Return the units that were doubted since the last call."""
+        doubted, self._doubted = self._doubted, set()
+        self.doubts.clear()
+        return doubted
+
+    def state_told(self, unit_id: str, epoch: int, state: str) -> None:
+        """A lane says something of a unit's state."""
         member = self._roster.member_of(unit_id)
         if member is None or epoch < member.units[unit_id].registration.epoch:
             return
-        if state != "gone":
-            if self._roster.state_changed(unit_id, epoch, state):
-                self._announce(member)
-        elif self._departures.may_leave(len(self._fleet.replicas), self._clock()):
+        if state == "gone" and epoch == member.units[unit_id].registration.epoch:
+            self._goodbyes[unit_id] = epoch
+        self.doubt(unit_id)
+
+    def is_member(self, unit_id: str, epoch: int) -> bool:
+        """Tell whether a unit is one of a member, and this its lease's epoch."""
+        member = self._roster.member_of(unit_id)
+        return member is not None and epoch == member.units[unit_id].registration.epoch
+
+    def _said_goodbye(self, unit_id: str, epoch: int) -> None:
+        member = self._roster.member_of(unit_id)
+        if member is None or member.units[unit_id].registration.epoch != epoch:
+            return
+        if self._departures.may_leave(len(self._fleet.replicas), self._clock()):
             self._roster.depart(unit_id, epoch)
             self._drop_unit(member, unit_id)
         else:
             member.goodbyes[unit_id] = epoch
-
-    def is_member(self, unit_id: str, epoch: int) -> bool:
-        """Tell whether a unit is one of a member, and this its present epoch or a newer one."""
-        member = self._roster.member_of(unit_id)
-        return member is not None and epoch >= member.units[unit_id].registration.epoch
 
     async def run(self) -> None:
         """Ask engines whose leases can't be read, until cancelled."""

@@ -44,16 +44,19 @@ class Writer:
             "block_size": 16,
             "num_blocks": 1000,
             "trust": "exact",
-            "proven": True,
             "epoch": self.epoch,
         }
         return reg.Registration(**{**values, **facts})
 
     async def register(self, **facts: Any) -> None:
         """Write fence, lease and registry entry; a life that begins has its snapshot of nothing first."""
-        await self.redis.set(self.keys.epoch(self.unit), self.epoch)
+        await self.redis.set(self.keys.epoch(self.unit), f"{self.epoch} {self.sequence}")
         if self.sequence == 0:
             await self.snapshot([])
+        await self.lease(**facts)
+
+    async def lease(self, **facts: Any) -> None:
+        """Write lease and registry entry alone."""
         await self.redis.set(self.keys.lease(self.unit), reg.encode(self.registration(**facts), self.secret))
         await self.redis.zadd(self.keys.registry, {self.unit: int((await self.redis.time())[0])})
 
@@ -82,6 +85,11 @@ class Writer:
     async def state(self, state: Any) -> None:
         """Publish a state."""
         await self.add(StateChange(self.unit, self.epoch, state))
+
+    async def retire(self) -> None:
+        """Say goodbye as an agent does: the lease goes, the lane tells."""
+        await self.unregister()
+        await self.state("gone")
 
     async def snapshot(self, hashes: list[int], stream_id: str = "0-0", max_bytes: int = 128 * 1024) -> None:
         """Write a snapshot of the present sequence and point to it."""

@@ -42,7 +42,8 @@ async def test_a_router_starts_from_the_snapshot_and_the_tail_after_it(redis_url
     router = run_feeds(redis=redis_url)
     await eventually(lambda: router.held("r0/0") == {*range(500, 1000), 5000})
     assert router.feeds.redis.ready.is_set() or await eventually(router.feeds.redis.ready.is_set)
-    assert router.feeds.progress() == {"connected": True, "ready": True, "units": 1, "synced": 1}
+    await eventually(lambda: router.value("warmroute_feed_units", state="synced") == 1)
+    assert router.value("warmroute_feed_units", state="waiting") == 0
 
 
 async def test_a_gap_leads_to_the_snapshot(redis_url, writer, run_feeds, eventually):
@@ -94,6 +95,7 @@ async def test_an_epoch_that_begins_with_blocks_is_waited_for(redis_url, writer,
     await old.store(1, 2)
     router = run_feeds(redis=redis_url)
     await eventually(lambda: router.held("r0/0") == {1, 2})
+    await new.lease()
     await new.heartbeat()  # the new epoch is heard of before its snapshot is there
     await eventually(lambda: router.held("r0/0") == set())
     await new.snapshot([2, 3])
@@ -144,7 +146,7 @@ async def test_two_routers_hold_the_same(redis_url, writer, run_feeds, eventuall
 
 
 async def test_load_and_draining_are_applied_at_once(redis_url, writer, run_feeds, eventually):
-    """Heartbeats carry load (unknown is no load at all); a draining replica takes nothing new at once."""
+    """Heartbeats carry load (unknown is no load at all); a lease that says draining is taken at its lane's word."""
     r0 = writer("r0/0")
     await r0.register()
     router = run_feeds(redis=redis_url)
@@ -154,14 +156,16 @@ async def test_load_and_draining_are_applied_at_once(redis_url, writer, run_feed
     assert (load.running, load.waiting, load.kv_usage) == (3, 4, 0.5)
     await r0.heartbeat(None, 4, 0.5)
     await eventually(lambda: router.fleet.unit("r0/0").load is None)
+    await r0.lease(state="draining")
     await r0.state("draining")
     await eventually(lambda: router.fleet.replicas["r0"].draining, timeout_s=0.9)
+    await r0.lease(state="ready")
     await r0.state("ready")
     await eventually(lambda: not router.fleet.replicas["r0"].draining, timeout_s=0.9)
 
 
 async def test_units_of_one_replica_keep_their_own_block_size(redis_url, writer, run_feeds, eventually):
-    """Each unit's scheme is its own (HASH-03): sizes are never assumed to be the router's."""
+    """Each unit's scheme is its own: sizes are never assumed to be the router's."""
     await writer("r0/0").register(url="http://127.0.0.1:9001", block_size=64)
     await writer("r1/0").register(url="http://127.0.0.1:9002", block_size=16, seed="0", algorithm="xxhash")
     router = run_feeds(redis=redis_url)

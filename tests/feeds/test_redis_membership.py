@@ -11,14 +11,14 @@ from router.fleet.facts import Trust
 
 
 async def test_goodbye_takes_a_replica_out_for_good(redis_url, writer, run_feeds, eventually):
-    """`gone` withdraws a replica at once and frees its blocks, though its lease lingers; a new life is let in."""
+    """A goodbye withdraws a replica at once and frees its blocks; a new life is let in."""
     r0 = writer("r0/0")
     await r0.register()
     router = run_feeds(redis=redis_url)
     await r0.store(1)
     await eventually(lambda: router.held("r0/0") == {1})
-    await r0.state("gone")
-    await eventually(lambda: "r0" not in router.fleet.replicas)
+    await r0.retire()
+    await eventually(lambda: "r0" not in router.fleet.replicas, timeout_s=0.9)
     await writer("r1/0").register(url="http://127.0.0.1:10")
     await eventually(lambda: "r1" in router.fleet.replicas)  # a round of leases has passed
     assert "r0" not in router.fleet.replicas
@@ -62,7 +62,7 @@ async def test_the_newest_life_of_a_name_holds(redis_url, writer, run_feeds, eve
 async def test_redis_cut_and_black_holed_changes_nobody(
     redis_url, writer, run_feeds, relay, engines, eventually, caplog
 ):
-    """RED-01: while Redis is cut or silent, membership and index stay; within 5 s of its return events are applied.
+    """While Redis is cut or silent, membership and index stay; within 5 s of its return events are applied.
 
     The loss is logged once, however many tries follow.
     """
@@ -161,7 +161,7 @@ async def test_a_missing_agent_lowers_trust_and_no_more(redis_url, writer, run_f
 
 
 async def test_a_dead_engine_without_lease_is_withdrawn(redis_url, writer, run_feeds, eventually):
-    """Lease gone and probes failing: down within probes, and in bounded time its blocks are gone too (RED-06)."""
+    """Lease gone and probes failing: down within probes, and in bounded time its blocks are gone too."""
     r0 = writer("r0/0")
     await r0.register(url="http://127.0.0.1:9")
     await writer("r1/0").register(url="http://127.0.0.1:10")
@@ -178,22 +178,22 @@ async def test_a_dead_engine_without_lease_is_withdrawn(redis_url, writer, run_f
 
 @pytest.mark.parametrize("form", ["http://127.0.0.1:{port}/", "http://localhost:{port}", "HTTP://127.0.0.1:{port}"])
 async def test_an_agent_and_the_configuration_mean_one_replica(redis_url, writer, run_feeds, engines, eventually, form):
-    """RED-05: another spelling of a configured address is that replica; the agent's facts hold while it is there."""
+    """Another spelling of a configured address is that replica; the agent's facts hold while it is there."""
     engine = await engines()
     port = engine.url.rpartition(":")[2]
     router = run_feeds(redis=redis_url, replicas=[{"url": engine.url}])
-    await eventually(lambda: f"127.0.0.1:{port}" in router.fleet.replicas)
-    r0 = writer("r0/0")
+    await eventually(lambda: list(router.fleet.replicas) == ["r0"])
+    r0 = writer("agent/0")
     await r0.register(url=form.format(port=port))
     await r0.store(1)
-    await eventually(lambda: router.held("r0/0") == {1})
-    assert list(router.fleet.replicas) == ["r0"]
-    await r0.state("gone")
-    await eventually(lambda: list(router.fleet.replicas) == [f"127.0.0.1:{port}"])
+    await eventually(lambda: router.held("agent/0") == {1})
+    assert list(router.fleet.replicas) == ["agent"]
+    await r0.retire()
+    await eventually(lambda: list(router.fleet.replicas) == ["r0"])
 
 
 async def test_redis_down_at_the_start_is_said_once_without_its_password(run_feeds, eventually, caplog, unused_port):
-    """AUT-02: the log names the trouble and never the password; readiness says that Redis was not reached."""
+    """The log names the trouble and never the password; readiness says that Redis was not reached."""
     router = run_feeds(redis=f"redis://:RP-333@127.0.0.1:{unused_port}/0")
     await eventually(lambda: "not reached" in caplog.text)
     await eventually(lambda: any("(" in reason for reason in router.feeds.reasons()))

@@ -16,6 +16,7 @@ def batch(sequence: int, epoch: int = 1) -> BlocksBatch:
 def following() -> UnitFeed:
     """A feed that follows epoch 1 and has applied batch 5."""
     feed = UnitFeed()
+    assert feed.on_lease(1)
     assert feed.on_snapshot(Snapshot("r0/0", 1, 5, "0-0", []))
     feed.caught_up()
     return feed
@@ -44,7 +45,8 @@ def test_a_gap_waits_for_a_snapshot(following):
 
 def test_an_older_epoch_is_void(following):
     """Batches, heartbeats and snapshots of an epoch that is over change nothing."""
-    assert following.on_batch(batch(1, epoch=2)) is Verdict.NEW_EPOCH
+    assert following.on_lease(2)
+    assert not following.on_lease(1)
     assert following.reason == "epoch"
     assert following.on_batch(batch(6, epoch=1)) is Verdict.STALE
     assert following.on_heartbeat(Heartbeat("r0/0", 1, 6)) is Verdict.STALE
@@ -64,3 +66,30 @@ def test_a_hole_in_the_tail_keeps_it_waiting(following):
     assert following.on_snapshot(Snapshot("r0/0", 1, 5, "0-0", []))
     assert following.on_batch(batch(9), catching_up=True) is Verdict.GAP
     assert not following.following
+
+
+def test_only_a_lease_begins_an_epoch(following):
+    """A batch, heartbeat or snapshot of an epoch that no lease told of changes nothing; the true ones go on."""
+    assert following.on_batch(batch(1, epoch=2**63 - 1)) is Verdict.AHEAD
+    assert following.on_heartbeat(Heartbeat("r0/0", 2**63 - 1, 0)) is Verdict.AHEAD
+    assert not following.on_snapshot(Snapshot("r0/0", 2**63 - 1, 0, "0-0", []))
+    assert following.on_batch(batch(6)) is Verdict.APPLY
+
+
+def test_an_epoch_begins_from_nothing(following):
+    """Its batches are numbered from 1: none of them is taken for a duplicate of the epoch before."""
+    assert following.on_lease(2)
+    assert following.on_snapshot(Snapshot("r0/0", 2, 0, "0-0", []))
+    following.caught_up()
+    assert following.on_batch(batch(1, epoch=2)) is Verdict.APPLY
+
+
+@pytest.mark.parametrize("end", [lambda feed: feed.on_lease(2), lambda feed: feed.distrust("returned")])
+def test_a_load_ends_with_its_epoch_or_its_lane(following, end):
+    """What is left of a snapshot does not count once a newer epoch began or the lane was lost."""
+    following.distrust("gap")
+    assert following.on_snapshot(Snapshot("r0/0", 1, 5, "0-0", []))
+    assert following.loading
+    end(following)
+    assert not following.loading
+    assert following.on_batch(batch(6), catching_up=True) is not Verdict.APPLY
