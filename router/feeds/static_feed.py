@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from router.config import ModelConfig, ReplicaConfig, RouterConfig
 from router.feeds.directory import Directory
@@ -73,7 +72,7 @@ class StaticFeed:
         self._round_s = round_s
         self._models = config.models
         names = tuple(ServedModel(model.name, model.name) for model in config.models)
-        self._replicas = [_configured(replica, names) for replica in config.replicas]
+        self._replicas = _configured(config.replicas, names)
         self._probed: set[str] = set()
 
     def announce_all(self) -> None:
@@ -156,12 +155,20 @@ class StaticFeed:
         unit = UnitFacts(replica.unit_id, 0, scheme, trust, figures.num_blocks, reason)
         facts = ReplicaFacts(replica.replica_id, replica.url, "static", replica.models, (unit,))
         if not self._directory.announce(facts):
-            LOG.warning("its name belongs to another address", extra={"replica": replica.replica_id})
+            LOG.warning("its name belongs to another address: set replicas[].id", extra={"replica": replica.replica_id})
 
 
-def _configured(replica: ReplicaConfig, models: tuple[ServedModel, ...]) -> _Configured:
-    url = normalised_url(replica.url)
-    return _Configured(replica.id or urlsplit(url).netloc, url, models)
+def _configured(replicas: Sequence[ReplicaConfig], models: tuple[ServedModel, ...]) -> list[_Configured]:
+    """Return the replicas; one without an id is named `rN` by its position: clients see names, never addresses."""
+    taken = {replica.id for replica in replicas}
+    configured = []
+    for position, replica in enumerate(replicas):
+        name = replica.id or f"r{position}"
+        while not replica.id and name in taken:
+            name += "x"
+        taken.add(name)
+        configured.append(_Configured(name, normalised_url(replica.url), models))
+    return configured
 
 
 def _block_size(models: tuple[ModelConfig, ...], served: tuple[ServedModel, ...]) -> int:

@@ -34,6 +34,18 @@ async def test_a_replica_is_announced_at_once_and_then_learned(run_feeds, engine
     assert router.feeds.reasons() == []
 
 
+async def test_a_replica_without_an_id_is_named_by_its_position(run_feeds, eventually):
+    """Names reach clients (`x-warmroute-replica`), so none tells an address; a name that was given stays its own."""
+    urls = [f"http://127.0.0.1:{port}" for port in (9001, 9002, 9003)]
+    router = run_feeds(replicas=[{"url": urls[0]}, {"url": urls[1], "id": "r2"}, {"url": urls[2]}])
+    await eventually(lambda: len(router.fleet.replicas) == 3)
+    assert {name: replica.url for name, replica in router.fleet.replicas.items()} == {
+        "r0": urls[0],
+        "r2": urls[1],
+        "r2x": urls[2],
+    }
+
+
 async def test_without_prefix_caching_trust_is_none(run_feeds, engines, eventually):
     """An engine that says its prefix cache is off is never credited with a match."""
     engine = await engines(metrics='vllm:cache_config_info{block_size="16",enable_prefix_caching="False"} 1.0\n')
