@@ -46,10 +46,6 @@ class Directory:
             del self._of(source)[url]
             self._settle(url)
 
-    def is_static(self, url: str) -> bool:
-        """Tell whether the configuration names this address."""
-        return url in self._static
-
     def is_registered(self, url: str) -> bool:
         """Tell whether an agent registered this address."""
         return url in self._redis
