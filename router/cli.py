@@ -33,7 +33,7 @@ COMMANDS: dict[str, Command] = {
     "agent": Command("replica.agent.command", "agent", "publishes what a vLLM replica has cached"),
     "simengine": Command("replica.simengine.command", "sim", "a simulated vLLM replica"),
     "chain": Command("router.tools.chain", "router", "what the router makes of a request: tokens and block hashes"),
-    "doctor": Command("router.tools.doctor", "router,agent", "what is wrong with a router or an engine, what to type"),
+    "doctor": Command("router.tools.doctor", "router", "what is wrong with a router or an engine, what to type"),
 }
 
 

@@ -9,6 +9,7 @@ file of request bodies.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import random
 from pathlib import Path
@@ -103,6 +104,9 @@ def _options(args: argparse.Namespace) -> Options:
     for name, url in (("--router", args.router), ("--engine", args.engine)):
         if url and not _is_http(url):
             problems.append(Problem(name, f"{url!r} is no http://HOST:PORT"))
+    if args.engine and not args.no_probe and importlib.util.find_spec("zmq") is None:
+        remedy = 'pip install "warmroute[router,agent]", or give --no-probe'
+        problems.append(Problem("--engine", "the package zmq, which hears events, is missing", remedy))
     if args.chat_template and not args.tokenizer:
         problems.append(Problem("--chat-template", "is used together with --tokenizer", "give --tokenizer DIR too"))
     token = _secret("--admin-token-file", args.admin_token_file, problems)

@@ -25,7 +25,7 @@ from router.tools.doctor_text import (
 )
 
 AT_ONCE = 16
-PROOF_S = 6.0
+PROOF_S = 10.0
 """An agent that has just seen our probe says so with its next lease, within a quarter of ten seconds."""
 PROOF_POLL_S = 0.25
 MASKED = "***"

@@ -14,7 +14,7 @@ from replica.agent.proof import SchemeProof, candidates
 from router.kv.engine_metrics import CacheConfig, cache_configs
 from router.kv.engine_models import parse_models
 from router.kv.registration import RegisteredModel
-from router.tools.doctor_events import Heard, listen
+from router.tools.doctor_heard import Heard
 from router.tools.doctor_http import Answer, Server
 from router.tools.doctor_text import Probe, Sides, compare
 
@@ -131,6 +131,8 @@ def _generate(server: Server, model: str, facts: EngineFacts, wishes: Wishes, rn
         # Without a prefix cache nothing is ever announced.
         if wishes.listen and source.events is not None and cache.prefix_caching is not False:
             proof = SchemeProof(*candidates(cache.algorithm, block_size, wishes.seed))
+            from router.tools.doctor_events import listen  # it needs ZMQ, which a router's machine may lack
+
             heard = facts.heard[source.rank] = listen(source.events, source.replay, proof, probe, send)
             sent = heard.probe_sent
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from router.tools.doctor_case import Case
 from router.tools.doctor_engine import EngineFacts
-from router.tools.doctor_events import Heard
+from router.tools.doctor_heard import Heard
 from router.tools.doctor_report import Finding, Status
 
 START_AGENT = "start an agent beside it: warmroute agent --engine-url {url} --redis redis://HOST:PORT/0"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from router.kv.registration import Registration
 from router.tools.doctor_case import Case, Options, RouterFacts
 from router.tools.doctor_checks import CHECKS
 from router.tools.doctor_engine import EngineFacts, Wishes, examine
-from router.tools.doctor_events import Heard, note_forms
+from router.tools.doctor_heard import Heard, note_forms
 from router.tools.doctor_http import Answer, Server
 from router.tools.doctor_redis import RedisFacts, UnitKeys, shown
 from router.tools.doctor_report import Finding, Status
@@ -322,6 +324,21 @@ def test_first_difference(ours: list[int], theirs: list[int], at: int | None) ->
 def test_a_redis_password_is_never_shown() -> None:
     """Neither user nor password."""
     assert shown("rediss://user:secret@redis.example:6380/1") == "rediss://redis.example:6380/1"
+
+
+def test_a_router_is_looked_at_without_zmq() -> None:
+    """A router's own machine has the extra `router` alone."""
+    code = "import router.tools.doctor, router.tools.doctor_checks, sys; sys.exit('zmq' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_redis_whose_password_the_router_hides() -> None:
+    """It is not looked at, and what to give is told: no fault."""
+    case = Case(Options(), redis_unknown="give --redis or WARMROUTE_DOCTOR_REDIS")
+    assert [(item.status, item.detail) for item in judged("redis.reachable", case)] == [
+        (Status.SKIPPED, "give --redis or WARMROUTE_DOCTOR_REDIS")
+    ]
+    assert judged("redis.keys", case) == []
 
 
 def test_every_check_is_told_apart() -> None:
