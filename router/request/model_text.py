@@ -121,7 +121,7 @@ class ModelText:
             raise NotUnderstoodError(Reason.UNSUPPORTED)
         pieces = self._cutter.pieces(self.encoder.normalised(text))
         try:
-            keys = [self._cache.key(piece.encode(), self._namespace) for piece in pieces]
+            keys = self._cache.keys(map(str.encode, pieces), self._namespace)
         except UnicodeEncodeError:
             raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
         ids: list[int] = list(added.before) if added else []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from router.kv.extra_keys import ExtraKeys, Lora, MediaItem
@@ -63,11 +64,21 @@ class Prompt:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def chain(self, scheme: Scheme, lora: Lora | None) -> list[int]:
+    def until_now(self, reason: Reason) -> Prompt:
+        """Return the prompt without its tokens: they are not known in time, for this reason.
+
+        Safe while another thread still reads it.
+        """
+        return replace(self, token_ids=None, trail=None, media=(), reason=self.reason or reason)
+
+    def chain(self, scheme: Scheme, lora: Lora | None, pause: Callable[[], None] | None = None) -> list[int]:
         """Return the identities of the prompt's full blocks under a scheme and adapter, computed once.
 
         Empty when the prompt was not understood, or when the scheme's root can't be known. The list is shared: do not
         change it.
+
+        Args:
+            pause: As `router.kv.hashes.chain_digests` has it.
         """
         if self.token_ids is None:
             return []
@@ -77,9 +88,9 @@ class Prompt:
             extra = ExtraKeys(lora=lora, salt=self.salt, media=self.media)
             try:
                 if self.trail is None or self.media:
-                    known = chain(self.token_ids, scheme, extra)
+                    known = chain(self.token_ids, scheme, extra, pause)
                 else:
-                    known = self.trail.chain(self.token_ids, scheme, extra)
+                    known = self.trail.chain(self.token_ids, scheme, extra, pause)
             except UnknownRootError:
                 known = []
             self._chains[key] = known

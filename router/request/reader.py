@@ -51,20 +51,31 @@ class PromptReader:
         self._max_model_len_for = max_model_len_for
         self._cache = cache or _NO_CACHE
 
-    def read(self, path: str, body: bytes) -> Prompt:
+    def facts(self, path: str, body: bytes) -> Prompt:
+        """Return what `read` would, without the prompt's tokens: for a request that can't wait for them."""
+        endpoint = ENDPOINTS.get(path.partition("?")[0], UNKNOWN)
+        try:
+            return _facts(endpoint, bodies.parse(body), len(body))
+        except NotUnderstoodError as error:
+            return _unreadable(endpoint, error, body)
+
+    def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
         """Return what the router understands of a request.
 
         Args:
             path: The request's path; a query string is ignored.
             body: The whole body as it was sent.
+            drafted: Called with the prompt as soon as all but its tokens is known. It is the one that is returned: do
+                not change it meanwhile.
         """
         endpoint = ENDPOINTS.get(path.partition("?")[0], UNKNOWN)
         try:
             fields = bodies.parse(body)
         except NotUnderstoodError as error:
-            reason = Reason.ENDPOINT if endpoint.shape is Shape.UNKNOWN else error.reason
-            return Prompt(endpoint.kind, None, False, None, _estimate(len(body)), reason=reason)
+            return _unreadable(endpoint, error, body)
         prompt = _facts(endpoint, fields, len(body))
+        if drafted is not None:
+            drafted(prompt)
         try:
             self._understand(prompt, fields, endpoint.shape)
         except NotUnderstoodError as error:
@@ -236,6 +247,11 @@ def _first(prompt: object) -> tuple[str | list[int], list[str | list[int]]]:
     if ids is None:
         raise NotUnderstoodError(Reason.BAD_REQUEST)
     return ids, []
+
+
+def _unreadable(endpoint: Endpoint, error: NotUnderstoodError, body: bytes) -> Prompt:
+    reason = Reason.ENDPOINT if endpoint.shape is Shape.UNKNOWN else error.reason
+    return Prompt(endpoint.kind, None, False, None, _estimate(len(body)), reason=reason)
 
 
 def _estimate(body_bytes: int) -> int:

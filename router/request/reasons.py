@@ -29,6 +29,8 @@ class Reason(StrEnum):
     SCORING = "scoring"
     NO_PROMPT = "no_prompt"
     UNSUPPORTED = "unsupported"
+    DEADLINE = "deadline"
+    QUEUE_FULL = "queue_full"
     INTERNAL = "internal"
 
 
@@ -50,6 +52,8 @@ MEANINGS: dict[Reason, str] = {
     Reason.SCORING: "how texts are put together for a score depends on the model's architecture",
     Reason.NO_PROMPT: "the engine computes no prompt for this path",
     Reason.UNSUPPORTED: "the request asks for a way of rendering that the router does not follow",
+    Reason.DEADLINE: "the prompt was not tokenised in time (`limits.tokenize_deadline_ms`)",
+    Reason.QUEUE_FULL: "too many long prompts waited to be tokenised (`limits.tokenize_queue`)",
     Reason.INTERNAL: "the router failed on it, which is a fault of the router",
 }
 """Each reason in a sentence, for documentation and `warmroute chain`."""

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TypeVar
 
 import xxhash
@@ -26,16 +27,31 @@ _SHARED_IDS = 1 << 18
 Value = TypeVar("Value")
 
 
-class _SharedIds(dict[int, int]):
-    """Each token id as one object, however often it is kept: a place in a list is then all that it costs."""
+class _SharedIds:
+    """Each token id as one object, however often it is kept: a place in a tuple is then all that it costs."""
 
-    def __missing__(self, token_id: int) -> int:
-        if token_id < _SHARED_IDS:
-            self[token_id] = token_id
-        return token_id
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._lock = threading.Lock()
+
+    def of(self, token_ids: list[int]) -> tuple[int, ...]:
+        """Return the ids as the shared objects; as they are when one is too large to be any vocabulary's."""
+        if len(token_ids) < 2:  # itemgetter gives one item bare
+            return tuple(token_ids)
+        take = itemgetter(*token_ids)
+        try:
+            shared: tuple[int, ...] = take(self._ids)
+        except IndexError:
+            most = max(token_ids) + 1
+            if most > _SHARED_IDS:
+                return tuple(token_ids)
+            with self._lock:
+                self._ids.extend(range(len(self._ids), most))
+            shared = take(self._ids)
+        return shared
 
 
-_shared: Callable[[int], int] = _SharedIds().__getitem__
+_shared = _SharedIds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +89,15 @@ class TokenCache:
         """What the entries take, by estimate."""
         return self._used_bytes
 
-    def key(self, piece: bytes | memoryview, namespace: int) -> bytes:
-        """Return the key of a piece of text.
+    def keys(self, pieces: Iterable[bytes | memoryview], namespace: int) -> list[bytes]:
+        """Return the keys of pieces of text.
 
         Args:
-            piece: The text in UTF-8.
+            pieces: Texts in UTF-8.
             namespace: A number for what the ids depend on besides the text: the tokenizer.
         """
-        return xxhash.xxh3_128_digest(piece, self._seed ^ namespace)
+        digest, seed = xxhash.xxh3_128_digest, self._seed ^ namespace
+        return [digest(piece, seed) for piece in pieces]
 
     def encode(
         self, pieces: Sequence[str], keys: Sequence[bytes], encode: Callable[[list[str]], list[list[int]]]
@@ -95,7 +112,7 @@ class TokenCache:
         self.hits += len(keys) - len(missing)
         self.misses += len(missing)
         if missing:
-            fresh = [tuple(map(_shared, ids)) for ids in encode([pieces[place] for place in missing])]
+            fresh = [_shared.of(ids) for ids in encode([pieces[place] for place in missing])]
             for place, ids in zip(missing, fresh, strict=True):
                 known[place] = ids
             self._put(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import xxhash
 
-from router.kv.extra_keys import ExtraKeys
+from router.kv.extra_keys import ExtraKeys, Lora
 from router.kv.hashes import block_hash, chain_digests
 from router.kv.schemes import Scheme
 from router.request.token_cache import Link, TokenCache
@@ -31,19 +32,26 @@ class Trail:
     ends: Sequence[int] = field(repr=False)
     cache: TokenCache = field(repr=False)
 
-    def chain(self, token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys) -> list[int]:
+    def chain(
+        self,
+        token_ids: Sequence[int],
+        scheme: Scheme,
+        extra: ExtraKeys,
+        pause: Callable[[], None] | None = None,
+    ) -> list[int]:
         """Return the prompt's chain, as `router.kv.hashes.chain` does; only what is new is hashed.
 
         Args:
             token_ids: The prompt; at least as many as the last of `ends`.
             scheme: Algorithm, seed and block size.
             extra: LoRA and salt; neither media nor embeddings, whose places the keys say nothing of.
+            pause: As `chain_digests` has it.
 
         Raises:
             UnknownRootError: When the scheme's root can't be known.
         """
         parent = scheme.root()
-        variant = xxhash.xxh3_128_digest(repr((scheme, extra.lora, extra.salt)).encode("utf-8", "surrogatepass"))
+        variant = _variant(scheme, extra.lora, extra.salt)
         keys = [key + variant for key in self.keys]
         known = self.cache.links(keys)
         hashes: list[int] = []
@@ -52,7 +60,7 @@ class Trail:
         if known:
             parent = known[-1].digest
         size = scheme.block_size
-        digests = chain_digests(token_ids, scheme, extra, after=(len(hashes), parent))
+        digests = chain_digests(token_ids, scheme, extra, after=(len(hashes), parent), pause=pause)
         before = len(hashes)
         hashes += map(block_hash, digests)
         fresh, start = [], before
@@ -64,6 +72,12 @@ class Trail:
         if fresh:
             self.cache.remember(fresh)
         return hashes
+
+
+@lru_cache(maxsize=1024)
+def _variant(scheme: Scheme, lora: Lora | None, salt: str | None) -> bytes:
+    """Return a digest of what a chain depends on besides the tokens."""
+    return xxhash.xxh3_128_digest(repr((scheme, lora, salt)).encode("utf-8", "surrogatepass"))
 
 
 def follow(keys: Sequence[bytes], added: bytes) -> list[bytes]:
@@ -91,5 +105,5 @@ def trail_of_ids(token_ids: Sequence[int], cache: TokenCache) -> Trail | None:
         return None
     ends = range(_SEGMENT_TOKENS, whole + 1, _SEGMENT_TOKENS)
     data = memoryview(array("Q", token_ids[:whole])).cast("B")
-    keys = [cache.key(data[(end - _SEGMENT_TOKENS) * 8 : end * 8], _IDS) for end in ends]
+    keys = cache.keys((data[(end - _SEGMENT_TOKENS) * 8 : end * 8] for end in ends), _IDS)
     return Trail(follow(keys, b"\1"), ends, cache)

@@ -169,3 +169,41 @@ def test_mistral(place: int, mistral: dict[str, Text]) -> None:
         prompt = reader.read(item["endpoint"], json.dumps(item["body"]).encode())
         assert prompt.reason is not Reason.INTERNAL
         assert prompt.token_ids == item.get("token_ids")
+
+
+def test_the_engines_default_variables(tmp_path: Path) -> None:
+    """`--default-chat-template-kwargs` stand behind a request's own, in chats and responses but not in pooling."""
+    (tmp_path / "t.jinja").write_text("{{ a | default('-') }}{{ b | default('-') }}{{ messages[0].content }}")
+    text = load_text(GOLDEN / "tokenizer", Options(template_file=tmp_path / "t.jinja", defaults={"a": 1, "b": 2}))
+    user = [{"role": "user", "content": "x"}]
+    for path, body, printed in (
+        ("/v1/chat/completions", {"messages": user}, "12x"),
+        ("/v1/chat/completions", {"messages": user, "chat_template_kwargs": {"b": 3, "a": None}}, "13x"),
+        ("/v1/responses", {"input": "x", "chat_template_kwargs": {"b": 3}}, "13x"),
+        ("/v1/messages", {"messages": user}, "12x"),
+        ("/v1/embeddings", {"messages": user}, "--x"),
+    ):
+        prompt = PromptReader(lambda _: text).read(path, json.dumps(body).encode())
+        assert prompt.token_ids == text.encode(printed, add_special_tokens=False), path
+
+
+def test_special_tokens_on_one_api_and_not_the_other(tmp_path: Path) -> None:
+    """A tokenizer's BOS: added to texts and responses, not to chats and messages."""
+    tokenizer = json.loads((GOLDEN / "tokenizer/tokenizer.json").read_text(encoding="utf-8"))
+    record = json.loads((GOLDEN / "rendering.json").read_text(encoding="utf-8"))
+    tokenizer["post_processor"] = record["bos_post_processor"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    text = load_text(tmp_path, Options())
+    user = [{"role": "user", "content": "hello"}]
+    bare, around = text.encode("hello", add_special_tokens=False), text.encode("hello", add_special_tokens=True)
+    assert around == [0, *bare, 2]
+    for path, body, expected in (
+        ("/v1/completions", {"prompt": "hello"}, around),
+        ("/v1/embeddings", {"input": "hello"}, around),
+        ("/v1/responses", {"input": "hello"}, around),
+        ("/v1/chat/completions", {"messages": user}, bare),
+        ("/v1/messages", {"messages": user}, bare),
+        ("/v1/embeddings", {"messages": user}, bare),
+    ):
+        assert PromptReader(lambda _: text).read(path, json.dumps(body).encode()).token_ids == expected, path

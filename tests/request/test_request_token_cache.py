@@ -273,6 +273,14 @@ def test_a_huge_text_pushes_nothing_out() -> None:
     assert cache.used_bytes < 1_000
 
 
+@pytest.mark.parametrize("ids", [[], [7], [7, 7], [0, 262_143], [1, 262_144], [2**40, 3]])
+def test_any_ids_come_back(ids: list[int]) -> None:
+    """None, one, the largest that are shared, and larger ones: what was tokenised is what is found."""
+    cache = TokenCache()
+    first = cache.encode(["x"], [b"k"], lambda pieces: [ids])
+    assert first == cache.encode(["x"], [b"k"], lambda pieces: []) == [tuple(ids)]
+
+
 def test_an_emptied_cache_changes_no_chain(folders: dict[str, Path]) -> None:
     """A cache so small that it forgets all the time gives the same chains."""
     text = load_text(folders["byte level"], Options(cache=TokenCache(20_000)))

@@ -146,10 +146,10 @@ class MistralText:
         """Encode as the tokenizer does; the same text and flags give the same ids."""
         namespace = self._namespace ^ (bos | eos << 1)
         try:
-            key = self._cache.key(s.encode(), namespace)
+            keys = self._cache.keys([s.encode()], namespace)
         except UnicodeEncodeError:
             raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
-        [ids] = self._cache.encode([s], [key], lambda pieces: [self._encode(pieces[0], bos, eos)])
+        [ids] = self._cache.encode([s], keys, lambda pieces: [self._encode(pieces[0], bos, eos)])
         return list(ids)
 
 
