@@ -62,15 +62,17 @@ class ClientTemplates:
         Raises:
             NotUnderstoodError: With the reason; TEMPLATE_TIMEOUT past the limit.
         """
-        request = json.dumps(
-            {
-                "source": source,
-                "body": {name: body[name] for name in _FIELDS if name in body},
-                "special_tokens": dict(chat.special_tokens),
-                "defaults": dict(chat.defaults),
-                "max_chars": chat.max_chars,
-            }
-        ).encode()
+        asked = {
+            "source": source,
+            "body": {name: body[name] for name in _FIELDS if name in body},
+            "special_tokens": dict(chat.special_tokens),
+            "defaults": dict(chat.defaults),
+            "max_chars": chat.max_chars,
+        }
+        try:
+            request = json.dumps(asked).encode()
+        except (RecursionError, TypeError, ValueError):  # nested deeper than can be written
+            raise NotUnderstoodError(Reason.BAD_REQUEST) from None
         if len(source) > MAX_SOURCE_CHARS or len(request) > MAX_REQUEST_BYTES:
             raise NotUnderstoodError(Reason.TOO_LONG)
         if not self._lock.acquire(timeout=self.limit_s):

@@ -97,6 +97,18 @@ def test_what_is_no_template(source: Any, templates: ClientTemplates) -> None:
     assert _read(templates, source)[0].reason in (Reason.TOO_LONG, Reason.UNSUPPORTED)
 
 
+@pytest.mark.parametrize("depth", [300, 950, 5_000])
+def test_nested_deeply(depth: int, templates: ClientTemplates) -> None:
+    """Nesting as deep as a body may have is no fault, and the next template is rendered."""
+    text = load_text(GOLDEN, Options(client_templates=templates))
+    nested = "[" * depth + "]" * depth
+    flat = {"chat_template": "{{ tools }}", "messages": [USER], "documents": "HERE"}
+    body = json.dumps(flat).replace('"HERE"', nested)
+    prompt = PromptReader(lambda _: text).read("/v1/chat/completions", body.encode())
+    assert prompt.reason is not Reason.INTERNAL
+    assert _read(templates, FIRST)[0].token_ids
+
+
 def test_closed_with_nothing_left(templates: ClientTemplates) -> None:
     """`close` ends the process; it may be called again, and before there was one."""
     own = ClientTemplates(limit_s=2.0)
