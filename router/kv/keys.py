@@ -2,13 +2,13 @@
 
     {wr}:units                      sorted set: every unit, scored by Redis' own time in seconds at its last renewal
     {wr:k}:stream                   stream of lane k; each entry has one field `d` = wire.encode(message)
-    {wr:k}:epoch:UNIT               string: the epoch that may write (the fence), decimal
+    {wr:k}:epoch:UNIT               string `EPOCH SEQUENCE`, decimal: who may write, and the last batch (the fence)
     {wr:k}:lease:UNIT               string with PX: registration.encode(...)
     {wr:k}:snapshot:UNIT            string: N, the name of the newest whole snapshot (the pointer)
     {wr:k}:snapshot:UNIT:N          list of snapshot chunks, in order
 
 A unit's keys and its lane's stream share a hash tag, so one script reaches all of them, in Redis Cluster too. Nothing
-is found by SCAN. An agent needs `~{wr*` in its ACL, and a router the same for reading (`%R~{wr*`).
+is found by SCAN. Which rights agents and routers need is in `router.kv.acl`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Keys:
         return self.stream(lane_of(unit, self.lanes))
 
     def epoch(self, unit: str) -> str:
-        """The fence: which epoch of the unit may write."""
+        """The fence: `EPOCH SEQUENCE`, which epoch of the unit may write and what it wrote last."""
         return self._of(unit, "epoch")
 
     def lease(self, unit: str) -> str:

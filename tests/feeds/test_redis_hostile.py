@@ -64,10 +64,12 @@ async def test_a_stream_id_that_redis_refuses_is_no_snapshot(redis, fleet, event
     await redis.rpush(victim.keys.snapshot(victim.unit, "bad"), msgspec.msgpack.encode([*head, 0, 1, []]))
     await redis.set(victim.keys.snapshot_pointer(victim.unit), "bad")
     await victim.store(100, skip=1)
-    at = await other.store(101, skip=1)
-    await other.snapshot([1, 100, 101], at)
-    await eventually(lambda: router.held(other.unit) == {1, 100, 101})
+    await eventually(lambda: router.value("warmroute_feed_gaps_total") == 1)
+    await other.lease(url="http://127.0.0.1:9002", trust="approximate")
+    await eventually(lambda: router.fleet.unit(other.unit).trust == "approximate")  # a round of leases has passed
     assert router.value("warmroute_feed_losses_total") == 0
+    await victim.snapshot([3, 4])
+    await eventually(lambda: router.held(victim.unit) == {3, 4})
 
 
 async def test_a_lane_that_is_no_stream_costs_its_own_units_alone(redis, fleet, eventually):

@@ -1,0 +1,34 @@
+"""What agents and routers may do in Redis: rules for `ACL SETUSER`, with the least rights that each needs. Pure.
+
+An agent writes the keys of its namespace, a router reads them; neither sees any other key or channel, and neither may
+do what concerns the server. Scripts run with the rights of their user, so what they call is listed too.
+"""
+
+from __future__ import annotations
+
+from router.kv.keys import DEFAULT_NAMESPACE
+
+_CONNECTION = ("auth", "hello", "ping", "select", "client|setinfo", "client|setname", "time")
+_AGENT = (
+    "script|load evalsha",
+    "get set del unlink exists expire pexpire",
+    "xadd xtrim xrevrange",
+    "rpush",
+    "zadd zrem zremrangebyscore",
+)
+_ROUTER = ("get", "lrange", "xread xrange xrevrange", "zrevrangebyscore")
+
+
+def agent_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
+    """Return the rules of an agent's user, but for its name, `on` and password."""
+    return _rules(f"~{{{namespace}:* ~{{{namespace}}}:units", _AGENT)
+
+
+def router_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
+    """Return the rules of a router's user, but for its name, `on` and password. It may read alone."""
+    return _rules(f"%R~{{{namespace}:* %R~{{{namespace}}}:units", _ROUTER)
+
+
+def _rules(keys: str, commands: tuple[str, ...]) -> str:
+    words = [*_CONNECTION, *(word for group in commands for word in group.split())]
+    return f"resetkeys {keys} resetchannels -@all " + " ".join(f"+{word}" for word in words)

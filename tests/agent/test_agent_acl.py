@@ -1,0 +1,96 @@
+"""The documented rights are enough for agents and routers, and for nothing else; a real Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import redis as sync_redis
+
+from replica.agent import redis_link as agent_link
+from replica.agent.lane import Lane
+from router.feeds.redis_link import RedisLink
+from router.kv.acl import agent_rules, router_rules
+from router.kv.keys import Keys, lane_of
+from router.kv.wire import Change, decode
+
+UNIT = "r0/0"
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture
+def user(redis_url: str):  # type: ignore[no-untyped-def]
+    """`user(rules)`: the URL of a user with these rules; all are removed after the test."""
+    made: list[str] = []
+    with sync_redis.Redis.from_url(redis_url) as client:
+
+        def make(rules: str) -> str:
+            made.append(f"u{len(made)}")
+            client.execute_command("ACL", "SETUSER", made[-1], "reset", "on", ">secret", *rules.split())
+            return f"redis://{made[-1]}:secret@{urlsplit(redis_url).netloc}/0"
+
+        yield make
+        client.execute_command("ACL", "DELUSER", *made)
+
+
+async def test_agent_and_router_need_no_more_than_the_documented_rights(user: Callable[[str], str]) -> None:
+    """Every step of an agent's lane and every command of a router's link works under them."""
+    client, link = agent_link.connect(user(agent_rules())), RedisLink(user(router_rules()), Keys())
+    lane, number = Lane(client, Keys(), UNIT, 10.0, 30.0), lane_of(UNIT)
+    await link.open()
+    await lane.mint()
+    await lane.write_snapshot([(0, 0, 0, [1])], 0, lane.stream_id)
+    await lane.renew(b"lease")
+    cursors = await link.last_ids(range(16))
+    await lane.publish([(Change("stored", 0, 0, 0, [2]),)])
+    await lane.write_snapshot([(0, 0, 0, [1, 2])], 1, lane.stream_id)
+    await lane.renew(b"lease")
+    assert await lane.taken()
+    assert await link.units(60) == [UNIT]
+    assert await link.leases([UNIT]) == {UNIT: b"lease"}
+    snapshot = await link.snapshot(UNIT)
+    assert snapshot is not None
+    assert list(snapshot.layers[0][3]) == [1, 2]
+    assert [key for key, _ in await link.read_lanes(cursors)] == [number]
+    assert [getattr(decode(data or b""), "sequence", None) for _, data in await link.tail(number, "0-0")] == [1]
+    await lane.retire()
+    assert await link.units(60) == []
+    await link.close()
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("rules", "command"),
+    [
+        (agent_rules, "GET other"),
+        (agent_rules, "SET wr:x 1"),
+        (agent_rules, "GET {wrong}:units"),
+        (agent_rules, "KEYS *"),
+        (agent_rules, "FLUSHALL"),
+        (agent_rules, "CONFIG GET *"),
+        (agent_rules, "ACL LIST"),
+        (agent_rules, "PUBLISH c x"),
+        (router_rules, "SET {wr:1}:lease:r0/0 x"),
+        (router_rules, "ZADD {wr}:units 1 x"),
+        (router_rules, "XADD {wr:1}:stream * d x"),
+        (router_rules, "EVAL return 0"),
+        (router_rules, "GET other"),
+    ],
+)
+async def test_nothing_else_is_allowed(user: Callable[[str], str], rules: Callable[[], str], command: str) -> None:
+    """Other keys, other namespaces, writing as a router, and what concerns the server are refused."""
+    client = agent_link.connect(user(rules()))
+    with pytest.raises(sync_redis.exceptions.NoPermissionError):
+        async with asyncio.timeout(5):
+            await client.execute_command(*command.split(), *(["0"] if command.startswith("EVAL") else []))
+    await client.aclose()
+
+
+def test_the_readme_gives_these_rules() -> None:
+    """What an operator copies is what is tested."""
+    text = README.read_text()
+    assert f"ACL SETUSER warmroute-agent on >PASSWORD {agent_rules()}" in text
+    assert f"ACL SETUSER warmroute-router on >PASSWORD {router_rules()}" in text
