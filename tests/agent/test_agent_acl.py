@@ -92,5 +92,5 @@ async def test_nothing_else_is_allowed(user: Callable[[str], str], rules: Callab
 def test_the_readme_gives_these_rules() -> None:
     """What an operator copies is what is tested."""
     text = README.read_text()
-    assert f"ACL SETUSER warmroute-agent on >PASSWORD {agent_rules()}" in text
-    assert f"ACL SETUSER warmroute-router on >PASSWORD {router_rules()}" in text
+    assert f"user warmroute-agent on >PASSWORD {agent_rules()}" in text
+    assert f"user warmroute-router on >PASSWORD {router_rules()}" in text
