@@ -12,6 +12,8 @@ from types import MappingProxyType
 from router.fleet.facts import EngineLoad, ReplicaFacts, UnitFacts
 from router.fleet.ledger import UnitLoad
 from router.fleet.replica import Replica, ReplicaState, Unit
+from router.kv.extra_keys import Lora
+from router.kv.schemes import Scheme
 
 
 class Fleet:
@@ -158,6 +160,22 @@ class Fleet:
             if served is not None:
                 return served.parent or served.name
         return None
+
+    def namings(self, model: str | None) -> list[tuple[Scheme, Lora | None]]:
+        """Return how the units that serve a model name its blocks, each way once.
+
+        Safe to call from other threads: prompts are read and hashed there.
+        """
+        found: dict[tuple[Scheme, Lora | None], None] = {}
+        for replica in list(self._replicas.values()):
+            served = replica.models.get(model) if model is not None else None
+            if served is None and model is not None and replica.models:
+                continue
+            lora = Lora(served.name, served.root) if served is not None and served.parent is not None else None
+            for unit in list(replica.units):
+                if unit.scheme is not None:
+                    found[(unit.scheme, lora)] = None
+        return list(found)
 
     def ready_count(self, now_s: float) -> int:
         """How many replicas may take a request."""

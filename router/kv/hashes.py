@@ -7,7 +7,7 @@ scheme's root. A block's identity in events and in the index is the last 8 bytes
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from router.kv.encodings import cbor, cbor_block_prefix, encoded_id, pickled
@@ -15,6 +15,8 @@ from router.kv.extra_keys import NO_EXTRA_KEYS, ExtraKeys
 from router.kv.schemes import HashAlgorithm, Scheme
 
 _NO_KEYS = cbor(None)
+_SLICE_BLOCKS = 256
+"""Blocks hashed between two pauses: half a millisecond."""
 
 
 def chain_digests(
@@ -22,6 +24,7 @@ def chain_digests(
     scheme: Scheme,
     extra: ExtraKeys = NO_EXTRA_KEYS,
     after: tuple[int, bytes] | None = None,
+    pause: Callable[[], None] | None = None,
 ) -> list[bytes]:
     """Return the whole digest of each full block of a prompt, first block first.
 
@@ -31,6 +34,7 @@ def chain_digests(
         extra: LoRA, salt, media, prompt embeddings.
         after: How many of the first blocks are left out, being known, and the digest of the last of them (the scheme's
             root after none). None: none is left out.
+        pause: Called between slices of the work: a thread that hashes lets others have the interpreter there.
 
     Raises:
         UnknownRootError: When the scheme's root can't be known.
@@ -38,20 +42,44 @@ def chain_digests(
     blocks, parent = (0, scheme.root()) if after is None else after
     first = blocks * scheme.block_size
     if scheme.algorithm.uses_cbor:
-        return _cbor_chain(token_ids, scheme, extra, first, parent)
+        return _cbor_chain(token_ids, scheme, extra, first, parent, pause)
     digest = scheme.algorithm.digest
-    digests = []
+    digests: list[bytes] = []
     for start in range(first, len(token_ids) - scheme.block_size + 1, scheme.block_size):
+        if pause is not None and digests and len(digests) % _SLICE_BLOCKS == 0:
+            pause()
         end = start + scheme.block_size
         parent = digest(pickled((parent, tuple(token_ids[start:end]), extra.for_block(start, end))))
         digests.append(parent)
     return digests
 
 
-def _cbor_chain(token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys, first: int, parent: bytes) -> list[bytes]:
+def _cbor_chain(
+    token_ids: Sequence[int],
+    scheme: Scheme,
+    extra: ExtraKeys,
+    first: int,
+    parent: bytes,
+    pause: Callable[[], None] | None,
+) -> list[bytes]:
+    size = scheme.block_size
+    whole = len(token_ids) // size * size
+    if pause is None:
+        return _cbor_slice(token_ids, scheme, extra, first, whole, parent)
+    digests: list[bytes] = []
+    for start in range(first, whole, _SLICE_BLOCKS * size):
+        if digests:
+            parent = digests[-1]
+            pause()
+        digests += _cbor_slice(token_ids, scheme, extra, start, min(whole, start + _SLICE_BLOCKS * size), parent)
+    return digests
+
+
+def _cbor_slice(
+    token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys, first: int, whole: int, parent: bytes
+) -> list[bytes]:
     size = scheme.block_size
     before_parent, before_ids = cbor_block_prefix(len(parent), size)
-    whole = len(token_ids) // size * size
     ids = list(map(encoded_id, token_ids[first:whole]))
     bodies = [before_ids + b"".join(ids[start : start + size]) for start in range(0, whole - first, size)]
     if extra == NO_EXTRA_KEYS:
@@ -93,9 +121,14 @@ def block_hash(digest: bytes) -> int:
     return int.from_bytes(digest[-8:], "big")
 
 
-def chain(token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys = NO_EXTRA_KEYS) -> list[int]:
+def chain(
+    token_ids: Sequence[int],
+    scheme: Scheme,
+    extra: ExtraKeys = NO_EXTRA_KEYS,
+    pause: Callable[[], None] | None = None,
+) -> list[int]:
     """Return the identities of a prompt's full blocks; arguments and errors as `chain_digests`."""
-    return [block_hash(digest) for digest in chain_digests(token_ids, scheme, extra)]
+    return [block_hash(digest) for digest in chain_digests(token_ids, scheme, extra, pause=pause)]
 
 
 def max_hit_tokens(prompt_tokens: int, block_size: int) -> int:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 from router.config import LimitsConfig, RetryConfig, TimeoutsConfig
 from router.proxy.deadlines import Deadlines
 from router.proxy.exchange import Exchange
 from router.proxy.forwarding import Forwarding
 from router.proxy.pool import EnginePool
+from router.proxy.reading import PromptReading
 from router.proxy.seams import Health, Places, Reader, Records
-
-READER_THREADS = 2
-"""Long bodies are tokenised here. The tokenizer runs without the GIL, so the loop goes on meanwhile."""
 
 
 class Forwarder:
@@ -44,7 +41,7 @@ class Forwarder:
         self.recorder = recorder
         self.pool = pool
         self.deadlines = deadlines
-        self.threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="read-prompt")
+        self.reading = PromptReading(loop, reader, fleet.namings, limits)
         self.running: set[Forwarding] = set()
 
     def forward(self, exchange: Exchange) -> None:
@@ -53,7 +50,7 @@ class Forwarder:
 
     def close(self) -> None:
         """Stop the reader's threads. Exchanges end with their connections."""
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.reading.close()
 
 
 class RequestIds:

@@ -13,7 +13,6 @@ What counts against a replica (`Fleet.failed`): 1, an answer that breaks off, no
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from router.proxy.engine_connection import EngineConnection, Failure
 from router.proxy.exchange import Exchange, Framing, Headers
 from router.proxy.hop_by_hop import engine_head, safe_value
 from router.proxy.pool import Connecting
+from router.proxy.reading import Reading
 from router.proxy.replies import facts_of, reply_error
 from router.proxy.usage import UsageTap
 from router.request.prompt import Prompt
@@ -58,6 +58,7 @@ class Forwarding:
         "_forwarder",
         "_placement",
         "_prompt",
+        "_reading",
         "_sent_s",
         "_stale_tried",
         "_started_s",
@@ -76,6 +77,7 @@ class Forwarding:
         self._started_s = exchange.request.arrived_s
         self._total_deadline_s = self._started_s + forwarder.timeouts.total_s
         self._prompt: Prompt | None = None
+        self._reading: Reading | None = None
         self._placement: Placement | None = None
         self._ended_placement: Placement | None = None
         self._connecting: Connecting | None = None
@@ -101,33 +103,22 @@ class Forwarding:
         forwarder.running.add(self)
         forwarder.deadlines.watch(self)
         if len(request.body) <= forwarder.inline_body_bytes:
+            begun_s = time.perf_counter()
             try:
-                prompt, seconds = self._read(request.path, request.body)
-            except Exception:
-                self._fail_inside("reading the prompt")
+                prompt = forwarder.reader.read(request.path, request.body)
+            except Exception as error:
+                self._not_read(error)
                 return
-            self._prompt_read(prompt, seconds)
+            self._prompt_read(prompt, time.perf_counter() - begun_s)
         else:
-            reading = forwarder.loop.run_in_executor(forwarder.threads, self._read, request.path, request.body)
-            reading.add_done_callback(self._read_in_thread)
+            self._reading = forwarder.reading.begin(request.path, request.body, self._prompt_read, self._not_read)
 
-    def _read(self, path: str, body: bytes) -> tuple[Prompt, float]:
-        begun_s = time.perf_counter()
-        return self._forwarder.reader.read(path, body), time.perf_counter() - begun_s
-
-    def _read_in_thread(self, reading: asyncio.Future[tuple[Prompt, float]]) -> None:
-        if reading.cancelled():
-            self._fail_inside("reading the prompt")
-            return
-        error = reading.exception()
-        if self._closed:
-            return
-        if error is not None:
-            self._fail_inside("reading the prompt", error)
-            return
-        self._prompt_read(*reading.result())
+    def _not_read(self, error: BaseException) -> None:
+        self._reading = None
+        self._fail_inside("reading the prompt", error)
 
     def _prompt_read(self, prompt: Prompt, seconds: float) -> None:
+        self._reading = None
         self._prompt = prompt
         self._forwarder.recorder.prompt_read(seconds, prompt.reason)
         self._place()
@@ -363,6 +354,9 @@ class Forwarding:
             return
         self._closed = True
         self.deadline_s = NEVER
+        if self._reading is not None:
+            self._forwarder.reading.cancel(self._reading)
+            self._reading = None
         self._exchange.listener = None  # or the two keep each other alive until the garbage collector comes
         forwarder, prompt = self._forwarder, self._prompt
         # What was placed last, though it ended already: an operator looks for the replica that broke.

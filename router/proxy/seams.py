@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from router.fleet.replica import Replica
+from router.kv.extra_keys import Lora
+from router.kv.schemes import Scheme
 from router.placement import Placement
 from router.request.prompt import Prompt
 from router.scheduling.decision import Decision, Outcome
@@ -18,8 +20,11 @@ Clock = Callable[[], float]
 class Reader(Protocol):
     """Understands bodies. Thread-safe; never raises for a client's body."""
 
-    def read(self, path: str, body: bytes) -> Prompt:
-        """Return what the body says."""
+    def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
+        """Return what the body says; `drafted` gets it before its tokens are known."""
+
+    def facts(self, path: str, body: bytes) -> Prompt:
+        """Return what the body says besides its prompt."""
 
 
 class Places(Protocol):
@@ -41,6 +46,9 @@ class Health(Protocol):
     @property
     def replicas(self) -> Mapping[str, Replica]:
         """All replicas by id."""
+
+    def namings(self, model: str | None) -> Sequence[tuple[Scheme, Lora | None]]:
+        """How the units that serve a model name its blocks. Called from threads."""
 
     def failed(self, replica_id: str, now_s: float) -> bool:
         """Not connected, broken off, timed out, 5xx; tells whether this ejected it."""

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -267,7 +267,10 @@ class JsonReader:
     def __init__(self) -> None:
         self.reads: list[str] = []
 
-    def read(self, path: str, body: bytes) -> Prompt:
+    def facts(self, path: str, body: bytes) -> Prompt:
+        return replace(self.read(path, body), token_ids=None)
+
+    def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
         self.reads.append(path)
         try:
             data = json.loads(body)

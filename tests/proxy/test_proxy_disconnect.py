@@ -134,7 +134,7 @@ async def test_leaving_while_the_prompt_is_read_places_nothing(harness, engine, 
     go, reading = threading.Event(), threading.Event()
     read = item.reader.read
 
-    def slow(path, body):
+    def slow(path, body, drafted):
         reading.set()
         go.wait(10)
         return read(path, body)
