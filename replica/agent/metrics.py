@@ -24,6 +24,12 @@ class AgentMetrics:
         self._gaps = Gauge("warmroute_agent_gaps", "Gaps in the engine's batches", unit, registry=r)
         self._restarts = Gauge("warmroute_agent_engine_restarts", "New lives of the engine", unit, registry=r)
         self._unknown = Gauge("warmroute_agent_cache_unknown", "Times the cache became unknown", unit, registry=r)
+        self._clamped = Gauge(
+            "warmroute_agent_clamped_hashes",
+            "Counts of copies set back to one at a tier's bound",
+            unit,
+            registry=r,
+        )
         self._blocks = Gauge("warmroute_agent_blocks", "Live blocks", unit, registry=r)
         self._proven = Gauge("warmroute_agent_scheme_proven", "1 where the hash scheme is proven", unit, registry=r)
         self.replays = Counter("warmroute_agent_replays", "Replays by outcome", [*unit, "outcome"], registry=r)
@@ -54,6 +60,7 @@ class AgentMetrics:
             self._gaps.labels(name).set(tally.gaps)
             self._restarts.labels(name).set(tally.restarts)
             self._unknown.labels(name).set(tally.unknown)
+            self._clamped.labels(name).set(unit.copies.clamped)
             self._blocks.labels(name).set(len(unit.copies))
             self._proven.labels(name).set(unit.proof.state == "proven")
         return generate_latest(self.registry)

@@ -64,7 +64,6 @@ class SchemeProof:
         state: `open`, `proven` or `refuted`.
         scheme: The proven scheme, or None.
         reason: Why there is no proof, in words for an operator; None when proven.
-        roots_seen: Usable root blocks that were looked at.
     """
 
     def __init__(self, schemes: list[Scheme], hopeless: str | None = None) -> None:
@@ -73,7 +72,6 @@ class SchemeProof:
         self.state: Literal["open", "proven", "refuted"] = "open" if schemes else "refuted"
         self.scheme: Scheme | None = None
         self.reason: str | None = hopeless if not schemes else "no root block seen yet"
-        self.roots_seen = 0
 
     def expect_probe(self, token_ids: list[int]) -> None:
         """Say that a plain request with these tokens is on its way: its root block decides."""
@@ -88,8 +86,6 @@ class SchemeProof:
         for candidate in self._candidates:
             if not candidate.refuted:
                 self._follow(candidate, event, decisive)
-        if event.parent is None:
-            self.roots_seen += 1
         self._settle()
 
     def _usable(self, event: BlockStored) -> bool:

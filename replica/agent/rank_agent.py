@@ -176,7 +176,6 @@ class RankAgent:
             block_size=self._cache.block_size or 0,
             num_blocks=self._cache.num_blocks,
             trust=trust,
-            proven=proven is not None,
             reason=reason,
             epoch=epoch,
             engine=RegisteredEngine(ENGINE_NAME, self._facts.version),

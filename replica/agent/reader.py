@@ -76,6 +76,8 @@ class UnitReader:
             frames = await self._source.receive(max(0.01, min(1.0, self._next_check_s - time.monotonic())))
             for frame in frames:
                 await self._take(frame)
+            if self._source.malformed:
+                self._unit.tally.skipped["malformed_frame"] = self._source.malformed
             now = time.monotonic()
             if frames:
                 self._next_check_s = 0.0 if self._engine_was_down else now + IDLE_CHECK_S

@@ -67,7 +67,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         block_size: Tokens per block; 0 where it is not known.
         num_blocks: KV blocks of the unit's GPU tier, or None.
         trust: `exact`, `mapped`, `approximate` (no usable events) or `none` (no prefix cache).
-        proven: Whether the scheme was proven from a root block.
         reason: Why trust is not exact, in words for an operator.
         epoch: Epoch at the time of writing.
         engine: Name and version.
@@ -87,7 +86,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     block_size: _Count = 0
     num_blocks: _Count | None = None
     trust: Literal["exact", "mapped", "approximate", "none"] = "approximate"
-    proven: bool = False
     reason: Annotated[str, Meta(max_length=1024)] | None = None
     epoch: _Count = 0
     engine: Engine = msgspec.field(default_factory=Engine)

@@ -26,7 +26,6 @@ LEASE = Registration(
     block_size=16,
     num_blocks=512,
     trust="exact",
-    proven=True,
     epoch=1_700_000_000_000_000,
     engine=Engine("vllm", "0.32.0"),
     started=1.7e9,
