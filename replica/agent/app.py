@@ -14,6 +14,7 @@ import zmq.asyncio
 
 from replica.agent import redis_link
 from replica.agent.engine import Engine, EngineFacts
+from replica.agent.engine_process import EngineProcess
 from replica.agent.health import HealthServer
 from replica.agent.metrics import AgentMetrics
 from replica.agent.rank_agent import RankAgent
@@ -42,17 +43,20 @@ class Agent:
         self._ranks: list[RankAgent] = []
         self._engine_up = False
         self._stop = asyncio.Event()
+        self._signal = signal.SIGTERM
+        self._process: EngineProcess | None = None
+        self._process_told = False
 
     async def run(self) -> int:
-        """Run until SIGTERM or SIGINT; return the exit code.
+        """Run until SIGTERM or SIGINT, or until the engine that it started ends; return the exit code.
 
         Raises:
-            UsageError: When --listen can't be bound.
+            UsageError: When --listen can't be bound, or the engine's command can't be started.
         """
         settings = self._settings
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._on_signal, number)
         health = HealthServer(self._status, lambda: self._metrics.render([rank.unit for rank in self._ranks]))
         http = await health.start(settings.listen_host, settings.listen_port)
         context = zmq.asyncio.Context()
@@ -60,20 +64,41 @@ class Agent:
         session = aiohttp.ClientSession()
         self._engine = Engine(session, settings.engine_url, settings.engine_api_key)
         self._redis, self._context = redis, context
-        main = asyncio.create_task(self._main(http))
-        stopped = asyncio.create_task(self._stop.wait())
+        tasks: set[asyncio.Task[Any]] = set()
         try:
-            await asyncio.wait({main, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            return await main if main.done() else 0
+            if settings.engine_command:
+                self._process = await EngineProcess.start(settings.engine_command)
+                tasks.add(asyncio.create_task(self._process.ended()))
+            tasks.add(asyncio.create_task(self._stop.wait()))
+            main = asyncio.create_task(self._main(http))
+            await asyncio.wait({main, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            tasks.add(main)
+            code = await main if main.done() else 0
         finally:
-            for task in (main, stopped):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(main, stopped, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._stop_ranks()
             await health.close()
             await session.close()
             await redis.aclose()
             context.destroy(linger=0)
+            status = await self._end_process()
+        return code or status
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._signal = number
+        self._stop.set()
+        if self._process is not None and self._process_told:
+            self._process.tell(number)
+
+    async def _end_process(self) -> int:
+        """Pass the signal on, once no router sends anything more: the lease is gone by now. As long as it takes."""
+        if self._process is None:
+            return 0
+        self._process_told = True
+        self._process.tell(self._signal)
+        return await self._process.ended()
 
     async def _main(self, http: str) -> int:
         facts = await self._first_facts()

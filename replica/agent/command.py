@@ -25,11 +25,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the engine's event socket, as tcp://HOST:PORT; rank r is at port + r (default: what the engine says)",
     )
     add("--kv-replay", metavar="ADDRESS", help="its replay socket, likewise (default: what the engine says)")
-    add("--advertise", metavar="URL", help="where routers reach the engine (default: --engine-url)")
+    add(
+        "--advertise", metavar="URL", help="where routers reach the engine, as http://HOST:PORT (default: --engine-url)"
+    )
     add(
         "--replica-id",
         metavar="ID",
-        help="name of this replica, unique in the fleet (default: HOST-PORT of --advertise)",
+        help="name of this replica, unique in the fleet, and seen by clients (default: the host's name, as HOSTNAME "
+        "tells it, and a short hash of --advertise)",
     )
     add(
         "--hash-seed",
@@ -62,8 +65,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=0.0,
         metavar="SECONDS",
-        help="give up (exit 1) when the engine has not answered after so many seconds; nothing is registered before "
-        "it answers (default: 0, wait for ever)",
+        help="seconds to wait for the engine's first answer, then give up (exit 1); nothing is registered before it "
+        "answers (default: for ever, as 0 and the bare option)",
     )
     add("--log-format", choices=["json", "console"], default="json", help="form of log lines (default: %(default)s)")
     add(
@@ -71,6 +74,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["debug", "info", "warning", "error"],
         default="info",
         help="least severe lines that are written (default: %(default)s)",
+    )
+    add(
+        "engine_command",
+        nargs="*",
+        metavar="ENGINE COMMAND",
+        help="after --: start the engine with this command, pass SIGTERM on to it, and exit with its status "
+        "(default: the engine runs by itself)",
     )
     parser.epilog = f"An engine that runs with --api-key: set {API_KEY_VARIABLE}."
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from replica.agent.redis_link import check_url
 from replica.errors import UsageError
+from router.kv.addresses import check_engine_url
 from router.kv.keys import Keys
+from router.kv.redis_url import check_redis_url
 
 REDIS_VARIABLE = "WARMROUTE_AGENT_REDIS"
 SECRET_VARIABLE = "WARMROUTE_AGENT_REGISTRATION_SECRET"  # noqa: S105  (the variable's name)
@@ -26,6 +29,7 @@ class AgentSettings:
     """See `replica.agent.command.configure` for what each means.
 
     Attributes:
+        engine_command: Starts the engine under the agent; empty where it runs by itself.
         wait_ready_s: Longest wait for the engine's first answer; None waits for ever.
         registration_secret: Signs leases; None leaves them unsigned.
     """
@@ -47,6 +51,7 @@ class AgentSettings:
     engine_api_key: str | None
     log_format: str
     log_level: str
+    engine_command: tuple[str, ...] = ()
 
 
 def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> AgentSettings:
@@ -57,16 +62,12 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
     """
     problems: list[str] = []
     engine_url = _http_url("--engine-url", args.engine_url, problems)
-    advertise = _http_url("--advertise", args.advertise, problems) if args.advertise else engine_url
+    advertise = _advertised(args.advertise, engine_url, problems)
     redis_url = args.redis or environment.get(REDIS_VARIABLE) or ""
     if not redis_url:
         problems.append(f"--redis: missing; pass redis://HOST:PORT/DB, or set {REDIS_VARIABLE}")
-    else:
-        try:
-            check_url(redis_url)
-        except ValueError as error:
-            # The URL itself may hold a password, so it is not repeated.
-            problems.append(f"--redis: {error}; write redis://HOST:PORT/DB, rediss://... or unix:///PATH")
+    elif (problem := check_redis_url(redis_url)) is not None:
+        problems.append(f"--redis: {problem}")
     for option, address in (("--kv-events", args.kv_events), ("--kv-replay", args.kv_replay)):
         if address is not None and not _is_zmq(address):
             problems.append(f"{option}: {address!r} is no ZMQ address; write tcp://HOST:PORT or ipc://PATH")
@@ -81,7 +82,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
             problems.append(f"{option}: {value} is not within 0.1 to 3600 seconds")
     if args.wait_ready is not None and args.wait_ready < 0:
         problems.append("--wait-ready: must not be negative")
-    replica_id = args.replica_id or _default_id(advertise)
+    replica_id = args.replica_id or _default_id(advertise, environment)
     if not _REPLICA_ID.match(replica_id):
         problems.append(f"--replica-id: {replica_id!r} must be letters, digits, '.', '_', '-', at most 128")
     if args.hash_seed is not None and not 0 < len(args.hash_seed) <= 256:
@@ -107,24 +108,42 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         engine_api_key=environment.get(API_KEY_VARIABLE) or None,
         log_format=args.log_format,
         log_level=args.log_level,
+        engine_command=tuple(args.engine_command),
     )
 
 
 def _http_url(option: str, url: str | None, problems: list[str]) -> str:
+    problems += _url_problems(option, url)
+    return (url or "").rstrip("/")
+
+
+def _url_problems(option: str, url: str | None) -> list[str]:
     if not url:
-        problems.append(f"{option}: missing; write http://HOST:PORT")
-        return ""
+        return [f"{option}: missing; write http://HOST:PORT"]
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        problems.append(f"{option}: is malformed; write http://HOST:PORT")
-        return url
+        return [f"{option}: is malformed; write http://HOST:PORT"]
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        problems.append(f"{option}: {url!r} is no address; write http://HOST:PORT")
-    elif parts.username is not None or parts.password is not None:
-        problems.append(f"{option}: must not carry credentials; set {API_KEY_VARIABLE} for an engine with --api-key")
-    return url.rstrip("/")
+        return [f"{option}: {url!r} is no address; write http://HOST:PORT"]
+    if parts.username is not None or parts.password is not None:
+        return [f"{option}: must not carry credentials; set {API_KEY_VARIABLE} for an engine with --api-key"]
+    return []
+
+
+def _advertised(given: str | None, engine_url: str, problems: list[str]) -> str:
+    url = (given or engine_url).rstrip("/")
+    problem = check_engine_url(url)
+    if given and problem is not None:
+        problems.append(f"--advertise: {problem}")
+    elif problem is not None and _usable(engine_url):
+        problems.append(f"--advertise: missing, and --engine-url can't stand for it: {problem}")
+    return url
+
+
+def _usable(engine_url: str) -> bool:
+    return not _url_problems("", engine_url)
 
 
 def _is_zmq(address: str) -> bool:
@@ -157,11 +176,8 @@ def _secret(file: str | None, environment: Mapping[str, str], problems: list[str
     return secret
 
 
-def _default_id(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return "replica"
-    name = f"{host}-{port or (443 if parts.scheme == 'https' else 80)}"
-    return re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("-._") or "replica"
+def _default_id(advertise: str, environment: Mapping[str, str]) -> str:
+    """Return the pod's or host's name and a short hash of the address: clients see it, so it tells no address."""
+    host = environment.get("HOSTNAME") or socket.gethostname()
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", host).strip("-._")[:100] or "replica"
+    return f"{name}-{hashlib.sha256(advertise.encode()).hexdigest()[:6]}"

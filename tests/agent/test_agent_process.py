@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -136,7 +137,7 @@ async def test_a_replica_shows_up_and_goes(engine, agent, mirror, eventually) ->
     assert mirror.dump(UNIT) == set()
     await complete(one, PROMPT)
     await eventually(lambda: mirror.dump(UNIT) == blocks(PROMPT))
-    await eventually(lambda: (lease(mirror).trust, lease(mirror).proven) == ("exact", True))  # type: ignore[union-attr]
+    await eventually(lambda: lease(mirror).trust == "exact")  # type: ignore[union-attr]
     assert await beside.end() == 0
     assert lease(mirror) is None
     assert mirror.client.zcard(mirror.keys.registry) == 0
@@ -197,7 +198,7 @@ async def test_a_wrong_seed_is_told(engine, agent, mirror, eventually) -> None: 
     await agent(one)
     await complete(one, PROMPT)
     await eventually(lambda: "--hash-seed" in (lease(mirror).reason or ""))  # type: ignore[union-attr]
-    assert (lease(mirror).trust, lease(mirror).proven) == ("approximate", False)  # type: ignore[union-attr]
+    assert lease(mirror).trust == "approximate"  # type: ignore[union-attr]
 
 
 async def test_evt08_two_ranks_are_two_units(engine, agent, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
@@ -308,3 +309,82 @@ async def test_redis_that_is_not_there_is_said_in_one_line(engine) -> None:  # t
     assert "redis at 127.0.0.1:9" in line
     assert "hunter22" not in line + rest
     assert "Traceback" not in rest
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def agent_of_engine(start, redis_url: str, golden: Path) -> Any:  # type: ignore[no-untyped-def]
+    """`await agent_of_engine("--opt")`: an agent that starts a simulated engine itself."""
+
+    async def run(*more: str) -> Process:
+        port, events = free_port(), free_port()
+        options = ("--engine-url", f"http://127.0.0.1:{port}", "--replica-id", "r0", "--lease-s", "2")
+        command = (sys.executable, "-c", "import sys; from router.cli import main; sys.exit(main())", "simengine")
+        model = ("--model", "tiny", "--tokenizer", str(golden / "tokenizer"), "--events-port", str(events))
+        environment = {"WARMROUTE_AGENT_REDIS": redis_url, "WARMROUTE_AGENT_REGISTRATION_SECRET": SECRET}
+        return await start("agent", *options, "--", *command, "--port", str(port), *model, *more, **environment)
+
+    return run
+
+
+async def ready_agent(one: Process) -> dict[str, Any]:
+    """Return the agent's ready line; the engine writes its own to the same output."""
+    assert one.process.stdout is not None
+    while one.ready["ready"] != "agent":
+        async with asyncio.timeout(20):
+            one.ready = json.loads(await one.process.stdout.readline())
+    return one.ready
+
+
+async def test_an_engine_under_its_agent_ends_with_it(agent_of_engine, mirror) -> None:  # type: ignore[no-untyped-def]
+    """SIGTERM takes the lease away and is passed on; the agent waits for the engine and exits with its status, 0."""
+    one = await agent_of_engine()
+    url = one.ready["http"]  # the engine's line comes first: an agent is ready once its engine answers
+    await ready_agent(one)
+    assert lease(mirror) is not None
+    assert await one.end() == 0
+    assert lease(mirror) is None
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.get(url + "/health")
+
+
+async def test_an_agent_ends_with_the_status_of_its_engine(agent_of_engine, mirror) -> None:  # type: ignore[no-untyped-def]
+    """The engine dies by itself: the lease goes, and the agent's exit code is the engine's."""
+    one = await agent_of_engine("--fault", "die_after_tokens=1")
+    url = one.ready["http"]
+    await ready_agent(one)
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 5}
+    async with aiohttp.ClientSession() as session:
+        with contextlib.suppress(aiohttp.ClientError):
+            async with session.post(url + "/v1/completions", json=body) as got:
+                await got.read()
+    async with asyncio.timeout(10):
+        assert await one.process.wait() == 1
+    assert lease(mirror) is None
+
+
+async def test_a_command_that_cannot_be_started_is_exit_code_2(redis_url: str) -> None:
+    """One line, which names the command."""
+    code, errors = await run_to_end("--engine-url", "http://127.0.0.1:9", "--redis", redis_url, "--", "/no/such/engine")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "/no/such/engine" in errors
+
+
+async def test_the_engine_does_not_see_the_agents_secrets(redis_url: str) -> None:
+    """Redis' password and the secret of leases are not in the engine's environment; its status is the agent's."""
+    check = "import os, sys; sys.exit(7 if not any('WARMROUTE_AGENT' in name for name in os.environ) else 8)"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "import sys; from router.cli import main; sys.exit(main())", "agent"),
+        *("--engine-url", "http://127.0.0.1:9", "--", sys.executable, "-c", check),
+        env={**os.environ, "WARMROUTE_AGENT_REDIS": redis_url, "WARMROUTE_AGENT_REGISTRATION_SECRET": SECRET},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with asyncio.timeout(20):
+        assert await process.wait() == 7

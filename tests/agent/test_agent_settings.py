@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,40 @@ def problems(*arguments: str, **environment: str) -> list[str]:
 def test_two_options_are_enough() -> None:
     """Engine and Redis suffice; the rest has defaults."""
     given = settings(*GOOD)
-    assert (given.replica_id, given.advertise) == ("127.0.0.1-8000", "http://127.0.0.1:8000")
+    assert given.advertise == "http://127.0.0.1:8000"
     assert (given.lease_s, given.snapshot_s, given.keys.namespace, given.keys.lanes) == (10.0, 30.0, "wr", 16)
     assert given.registration_secret is None
+
+
+def test_the_default_id_is_the_hosts_name_and_no_address() -> None:
+    """Clients see it: pods differ by name, engines of one host by the hash of their address, which it does not tell."""
+    one = settings(*GOOD, HOSTNAME="pool-0").replica_id
+    other = settings(*GOOD, "--advertise", "http://10.0.0.7:8001", HOSTNAME="pool-0").replica_id
+    assert one.startswith("pool-0-")
+    assert one != other
+    assert one == settings(*GOOD, HOSTNAME="pool-0").replica_id
+    assert not {"127", "8000", "10.0.0.7", "8001"} & set(re.split("[-.]", one + "-" + other))
+    assert settings(*GOOD, HOSTNAME="a b/c").replica_id.startswith("a-b-c-")
+    assert settings(*GOOD).replica_id
+
+
+@pytest.mark.parametrize("url", ["https://h:1", "http://h:1/v1", "http://h:1?x=1"])
+def test_an_address_that_every_router_refuses_is_refused_here(url: str) -> None:
+    """As --advertise, and as the --engine-url that would stand for it; with the remedy."""
+    (told,) = problems(*GOOD, "--advertise", url)
+    assert told.startswith("--advertise: ")
+    assert "http://HOST:PORT" in told
+    (told,) = problems("--engine-url", url, "--redis", "redis://h")
+    assert told.startswith("--advertise: ")
+    given = settings("--engine-url", url, "--redis", "redis://h", "--advertise", "http://10.0.0.7:8000")
+    assert (given.engine_url, given.advertise) == (url, "http://10.0.0.7:8000")
+
+
+def test_the_engines_command_follows_two_dashes() -> None:
+    """Its options are its own; without it there is none."""
+    given = settings(*GOOD, "--wait-ready", "--", "vllm", "serve", "tiny", "--port", "8000", "--lanes", "x")
+    assert given.engine_command == ("vllm", "serve", "tiny", "--port", "8000", "--lanes", "x")
+    assert settings(*GOOD).engine_command == ()
 
 
 def test_every_problem_is_told_at_once() -> None:
