@@ -8,6 +8,7 @@ from router.config import RouterConfig
 from router.fleet.replica import Replica, Unit
 from router.fleet.vouching import EXPLANATIONS, Record, Vouching
 from router.index.prefix_index import PrefixIndex
+from router.kv.log_lines import mask_secrets
 
 MASKED = "***"
 
@@ -91,7 +92,5 @@ def masked_config(config: RouterConfig) -> dict[str, Any]:
         if data[section][key] is not None:
             data[section][key] = MASKED
     if data["redis"] is not None:
-        scheme, _, rest = data["redis"]["url"].partition("://")
-        credentials, at, address = rest.rpartition("@")
-        data["redis"]["url"] = f"{scheme}://{MASKED if credentials else ''}{at}{address}"
+        data["redis"]["url"] = mask_secrets(data["redis"]["url"])
     return data
