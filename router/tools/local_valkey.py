@@ -15,8 +15,8 @@ TRIES = 5
 START_TIMEOUT_S = 20.0
 
 
-def start_valkey(folder: Path) -> tuple[Child, str]:
-    """Start a server on a free port of the loopback interface; return it and its URL.
+def start_valkey(folder: Path, port: int | None = None) -> tuple[Child, str]:
+    """Start a server on the loopback interface, at `port` or any free one; return it and its URL.
 
     Valkey knows no port 0: when another process takes the port that was free a moment ago, the next one is tried.
 
@@ -24,11 +24,11 @@ def start_valkey(folder: Path) -> tuple[Child, str]:
         StartError: It did not start in 5 tries.
     """
     for _ in range(TRIES):
-        port = _free_port()
-        child = Child("valkey", _command(port, folder), folder)
+        tried = _free_port() if port is None else port
+        child = Child("valkey", _command(tried, folder), folder)
         with contextlib.suppress(StartError):
-            wait_for("Valkey answers", partial(_is_ours, child.pid, port), [child], START_TIMEOUT_S)
-            return child, f"redis://127.0.0.1:{port}/0"
+            wait_for("Valkey answers", partial(_is_ours, child.pid, tried), [child], START_TIMEOUT_S)
+            return child, f"redis://127.0.0.1:{tried}/0"
         stop_all([child])
     raise StartError(f"Valkey did not start in {TRIES} tries:\n{child.errors()}")
 

@@ -44,7 +44,7 @@ STORED = {
 }
 
 
-def test_evt01_maps_and_arrays_of_any_age_give_the_same_blocks() -> None:
+def test_maps_and_arrays_of_any_age_give_the_same_blocks() -> None:
     """A map, arrays of 4, 7 and 10 fields, and a map in another order store the same blocks; absent is None."""
     shuffled = dict(reversed(STORED.items()))
     four, seven, ten, one, other = read(
@@ -57,7 +57,7 @@ def test_evt01_maps_and_arrays_of_any_age_give_the_same_blocks() -> None:
     assert (one.group, one.kind, one.extra_keys) == (3, GroupKind.WINDOW, (["sql"], ["sql"]))
 
 
-def test_evt01_a_batch_without_a_rank_is_read() -> None:
+def test_a_batch_without_a_rank_is_read() -> None:
     """The outer batch of older releases has no rank."""
     batch = ADAPTER.read(msgspec.msgpack.encode([1.5, [STORED]]))
     assert (batch.rank, len(batch.events), batch.at_s) == (None, 1, 1.5)
@@ -96,7 +96,7 @@ def test_removed_and_cleared_are_read_in_both_forms() -> None:
         ("TAPE", Tier.GPU),
     ],
 )
-def test_evt09_a_medium_is_a_tier_and_an_unknown_one_is_gpu(medium: str | None, tier: Tier) -> None:
+def test_a_medium_is_a_tier_and_an_unknown_one_is_gpu(medium: str | None, tier: Tier) -> None:
     """Unknown media count as GPU."""
     (event,) = read({**STORED, "medium": medium})
     assert event.tier is tier
@@ -115,13 +115,13 @@ def test_evt09_a_medium_is_a_tier_and_an_unknown_one_is_gpu(medium: str | None, 
         ("something_of_next_year", GroupKind.WINDOW),
     ],
 )
-def test_evt09_only_full_attention_is_a_prefix_group(kind: str | None, expected: GroupKind) -> None:
+def test_only_full_attention_is_a_prefix_group(kind: str | None, expected: GroupKind) -> None:
     """Any group that is not known to reach back to the first token is a window."""
     (event,) = read({**STORED, "kv_cache_spec_kind": kind})
     assert event.kind is expected
 
 
-def test_evt09_a_sparse_store_announces_its_own_hashes_alone() -> None:
+def test_a_sparse_store_announces_its_own_hashes_alone() -> None:
     """One hash over the tokens of two blocks is one block; an empty list is none."""
     sparse, empty = read({**STORED, "block_hashes": [12]}, {**STORED, "block_hashes": []})
     assert (sparse.hashes, empty.hashes) == ((12,), ())

@@ -25,7 +25,7 @@ def test_neighbours_of_one_kind_become_one() -> None:
     assert waiting.blocks == 0
 
 
-def test_evt03_what_comes_after_a_clear_stays() -> None:
+def test_what_comes_after_a_clear_stays() -> None:
     """Stored, cleared, stored: the clear and what came after it, in that order."""
     waiting = Coalescer()
     waiting.add([Change("stored", 0, 0, 0, [1]), Change("cleared"), Change("stored", 0, 0, 0, [2])])

@@ -23,7 +23,7 @@ def test_only_0_to_1_and_1_to_0_are_told() -> None:
     assert len(copies) == 0
 
 
-def test_evt09_tiers_and_groups_are_apart() -> None:
+def test_tiers_and_groups_are_apart() -> None:
     """Removing the GPU copy keeps the CPU copy, and the same hash in another group."""
     copies = Copies()
     for tier, group in ((Tier.GPU, 0), (Tier.CPU, 0), (Tier.GPU, 1)):

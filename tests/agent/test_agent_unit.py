@@ -77,7 +77,7 @@ def test_hybrid_groups_are_kept_apart_with_their_kinds(recordings) -> None:  # t
     assert by_group[0] & by_group[1]
 
 
-def test_evt03_a_clear_keeps_its_place_in_the_batch(events) -> None:  # type: ignore[no-untyped-def]
+def test_a_clear_keeps_its_place_in_the_batch(events) -> None:  # type: ignore[no-untyped-def]
     """Ten blocks, then clear and one store in one batch: that one block is left, and the changes say so in order."""
     state = unit()
     state.accept(0, payload(events.stored(list(range(10)))))
@@ -86,14 +86,14 @@ def test_evt03_a_clear_keeps_its_place_in_the_batch(events) -> None:  # type: ig
     assert live(state) == {(5, 0, 0)}
 
 
-def test_evt09_a_sparse_store_is_indexed_by_its_hashes_alone(events) -> None:  # type: ignore[no-untyped-def]
+def test_a_sparse_store_is_indexed_by_its_hashes_alone(events) -> None:  # type: ignore[no-untyped-def]
     """One hash over 32 tokens at block size 16 is one block."""
     state = unit()
     state.accept(0, payload(events.stored([7], tokens=list(range(32)))))
     assert live(state) == {(7, 0, 0)}
 
 
-def test_evt09_removing_the_gpu_copy_keeps_the_cpu_copy(events) -> None:  # type: ignore[no-untyped-def]
+def test_removing_the_gpu_copy_keeps_the_cpu_copy(events) -> None:  # type: ignore[no-untyped-def]
     """A block in two tiers is removed from one."""
     state = unit()
     state.accept(0, payload(events.stored([7]), events.stored([7], medium="CPU"), events.removed([7])))

@@ -52,13 +52,13 @@ SEEDED = {
 
 @pytest.mark.parametrize(("algorithm", "seed"), GOLDEN)
 def test_golden_chains(algorithm: str, seed: str | None) -> None:
-    """The chain of tokens 1 to 8 is the engine's, with its literal seed and with PYTHONHASHSEED=0 (HASH-01)."""
+    """The chain of tokens 1 to 8 is the engine's, with its literal seed and with PYTHONHASHSEED=0."""
     digests = chain_digests(TOKENS, Scheme(HashAlgorithm(algorithm), 4, seed))
     assert [digest.hex() for digest in digests] == GOLDEN[algorithm, seed]
 
 
 def test_golden_identities() -> None:
-    """A block's identity is the low 64 bits of its digest (HASH-01)."""
+    """A block's identity is the low 64 bits of its digest."""
     assert chain(TOKENS, Scheme(HashAlgorithm.SHA256, 4)) == [1882140585328457242, 15284023028817948126]
 
 
@@ -88,7 +88,7 @@ def test_a_block_holds_a_token_at_least() -> None:
 
 @pytest.mark.parametrize("own_seed", ["0", "7", "random", None])
 def test_the_environment_of_this_process_decides_nothing(own_seed: str | None) -> None:
-    """The router's own PYTHONHASHSEED changes no result: the replica's seed does (HASH-01)."""
+    """The router's own PYTHONHASHSEED changes no result: the replica's seed does."""
     script = (
         "from router.kv.hashes import chain_digests; from router.kv.schemes import HashAlgorithm, Scheme\n"
         "for seed in (None, '0'): print(chain_digests(range(1, 9), Scheme(HashAlgorithm.SHA256, 4, seed))[1].hex())"

@@ -96,7 +96,7 @@ def test_a_request_ends_once_in_every_count(recorder):
 
 
 def test_the_access_line_tells_the_decision_in_brief_on_one_line(recorder, log):
-    """Unit, match and outcome are in it; a forged id or path stays inside its line (AUT-02)."""
+    """Unit, match and outcome are in it; a forged id or path stays inside its line."""
     facts = RequestFacts("a\r\nforged \x1b[31m", "POST", "/v1/x\nforged", "ti\u202eny")
     recorder.finished(SimpleNamespace(decision=decision()), outcome(cached=32), facts)
     lines = log.getvalue().splitlines()
