@@ -139,36 +139,39 @@ class PromptReading:
             work = self._threads.submit(self._work, reading)
             work.add_done_callback(lambda work, reading=reading: self._hand_over(reading, work))  # type: ignore[misc]
 
-    def _hand_over(self, reading: Reading, work: Future[Prompt | None]) -> None:
+    def _hand_over(self, reading: Reading, work: Future[Prompt]) -> None:
         """In the thread: back to the loop, if it still runs."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._worked, reading, work)
 
-    def _worked(self, reading: Reading, work: Future[Prompt | None]) -> None:
+    def _worked(self, reading: Reading, work: Future[Prompt]) -> None:
         self._free_threads += 1
         self._start_next()
         if reading.over or work.cancelled():
             return
-        error = work.exception()
-        prompt = work.result() if error is None else None
         self._end(reading)
-        if prompt is not None:
-            reading.done(prompt, time.perf_counter() - reading.begun_s)
+        error = work.exception()
+        if error is not None:
+            reading.failed(error)
         else:
-            reading.failed(error or RuntimeError("a reading ended without a prompt"))
+            reading.done(work.result(), time.perf_counter() - reading.begun_s)
 
-    def _work(self, reading: Reading) -> Prompt | None:
+    def _work(self, reading: Reading) -> Prompt:
         def drafted(draft: Prompt) -> None:
+            if draft.token_ids is not None:
+                self._hash(reading, draft)
             reading.draft = draft
             _pause()
 
         prompt = self._reader.read(reading.path, reading.body, drafted)
         _pause()
-        for scheme, lora in self._namings(prompt.model):
-            if reading.over:
-                return None
-            prompt.chain(scheme, lora, _pause)
+        self._hash(reading, prompt)
         return prompt
+
+    def _hash(self, reading: Reading, prompt: Prompt) -> None:
+        for scheme, lora in self._namings(prompt.model):
+            if not reading.over:
+                prompt.chain(scheme, lora, _pause)
 
     def _late(self, reading: Reading, reason: Reason) -> None:
         draft = reading.draft

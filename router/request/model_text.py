@@ -6,7 +6,7 @@ Follows what vLLM 0.32 does with transformers 5. Tokenizers that are Python code
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -125,12 +125,14 @@ class ModelText:
         except UnicodeEncodeError:
             raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
         ids: list[int] = list(added.before) if added else []
+        state = _NOTHING_ADDED if added is None else xxhash.xxh3_128_digest(repr(added.before).encode())
+        if keep.known is not None and keep.tokens is None:
+            self._tell_known(keep.known, keys, state, ids, len(text))
         ends = []
         for piece_ids in self._cache.encode(pieces, keys, self.encoder.encode):
             ids += piece_ids
             ends.append(len(ids))
         if keep.tokens is None:
-            state = _NOTHING_ADDED if added is None else xxhash.xxh3_128_digest(repr(added.before).encode())
             ids += added.after if added else ()
             return Tokens(ids, Trail(follow(keys, state), ends, self._cache))
         if keep.side is not None or added is None:
@@ -140,6 +142,20 @@ class ModelText:
         if room < 0:
             raise NotUnderstoodError(Reason.BAD_REQUEST)
         return Tokens(before + Keep(room, None, keep.default_side).of(ids[len(before) :]) + after)
+
+    def _tell_known(
+        self, known: Callable[[Tokens], None], keys: Sequence[bytes], state: bytes, before: list[int], chars: int
+    ) -> None:
+        """Tell of the pieces at a text's beginning that need no work, where others do."""
+        pieces = self._cache.known(keys)
+        if not 0 < len(pieces) < len(keys):
+            return
+        ids, ends = list(before), []
+        for piece_ids in pieces:
+            ids += piece_ids
+            ends.append(len(ids))
+        trail = Trail(follow(keys[: len(ends)], state), ends, self._cache)
+        known(Tokens(ids, trail, Reason.DEADLINE, max(len(ids), chars // _CHARS_PER_TOKEN)))
 
     def encode(
         self, text: str, add_special_tokens: bool, keep_tokens: int | None = None, keep_side: str | None = None

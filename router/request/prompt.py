@@ -65,10 +65,13 @@ class Prompt:
     )
 
     def until_now(self, reason: Reason) -> Prompt:
-        """Return the prompt without its tokens: they are not known in time, for this reason.
+        """Return what is known of the prompt, since its tokens are not known in time, for this reason.
 
-        Safe while another thread still reads it.
+        That is what a draft of it holds (`PromptReader.read`). Safe while another thread still reads it.
         """
+        if self.reason is Reason.DEADLINE:
+            self.reason = reason  # a draft with tokens is nobody else's
+            return self
         return replace(self, token_ids=None, trail=None, media=(), reason=self.reason or reason)
 
     def chain(self, scheme: Scheme, lora: Lora | None, pause: Callable[[], None] | None = None) -> list[int]:

@@ -6,6 +6,8 @@ Never raises for what a client sends: what can't be read gets a reason, is forwa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from router.request import bodies, messages_api, responses_api
@@ -23,6 +25,7 @@ _MAX_ESTIMATE_TOKENS = 16_384  # a body of pictures is no million tokens: a gues
 _MAX_TOKENS = 1 << 21  # longer lists of ids are not hashed; no engine takes them
 _READING_TASKS = ("embed", "classify")
 _NO_CACHE = TokenCache(0)
+Known = Callable[[Tokens], None] | None
 
 
 def _unknown_length(model: str | None) -> int | None:
@@ -65,8 +68,9 @@ class PromptReader:
         Args:
             path: The request's path; a query string is ignored.
             body: The whole body as it was sent.
-            drafted: Called with the prompt as soon as all but its tokens is known. It is the one that is returned: do
-                not change it meanwhile.
+            drafted: Called with the prompt as soon as all but its tokens is known, and again with the tokens of its
+                beginning where these were known before and others are not (then `reason` is DEADLINE). The first is
+                the one that is returned: do not change it meanwhile.
         """
         endpoint = ENDPOINTS.get(path.partition("?")[0], UNKNOWN)
         try:
@@ -74,17 +78,19 @@ class PromptReader:
         except NotUnderstoodError as error:
             return _unreadable(endpoint, error, body)
         prompt = _facts(endpoint, fields, len(body))
+        known = None
         if drafted is not None:
             drafted(prompt)
+            known = partial(_draft, drafted, prompt)
         try:
-            self._understand(prompt, fields, endpoint.shape)
+            self._understand(prompt, fields, endpoint.shape, known)
         except NotUnderstoodError as error:
             prompt.reason = error.reason
         except Exception:  # a fault of ours must not become the client's: the engine still gets the request
             prompt.reason = Reason.INTERNAL
         return prompt
 
-    def _understand(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape) -> None:
+    def _understand(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape, known: Known) -> None:
         """Fill in the token ids.
 
         Raises:
@@ -99,7 +105,7 @@ class PromptReader:
             raise NotUnderstoodError(Reason.BAD_REQUEST)
         if shape is Shape.SCORING:
             raise NotUnderstoodError(Reason.SCORING)
-        tokens = self._tokens(prompt, body, shape)
+        tokens = self._tokens(prompt, body, shape, known)
         if not tokens.ids:
             raise NotUnderstoodError(tokens.stopped or Reason.EMPTY)
         if len(tokens.ids) > _MAX_TOKENS:
@@ -109,7 +115,7 @@ class PromptReader:
         prompt.reason = tokens.stopped
         prompt.trail = tokens.trail
 
-    def _tokens(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape) -> Tokens:
+    def _tokens(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape, known: Known) -> Tokens:
         if shape in (Shape.EMBEDDING, Shape.POOLING):
             return self._pooling(prompt, body)
         if shape is Shape.TEXT:
@@ -117,7 +123,7 @@ class PromptReader:
                 raise NotUnderstoodError(Reason.PROMPT_EMBEDS)
             if body.get("suffix") is not None:  # put in by code of the model's class, where it has any
                 raise NotUnderstoodError(Reason.UNSUPPORTED)
-            return self._texts(prompt, body, body.get("prompt"), self._keep(prompt, body))
+            return self._texts(prompt, body, body.get("prompt"), self._keep(prompt, body, known))
         transfer = body.get("kv_transfer_params")
         if isinstance(transfer, dict) and transfer.get("prompt_token_ids") is not None:
             # A prefill stage's ids replace the messages, unless these hold media or are to be echoed. That form of
@@ -125,20 +131,20 @@ class PromptReader:
             raise NotUnderstoodError(Reason.UNSUPPORTED)
         if shape is Shape.RESPONSES:
             cut = {"truncate_prompt_tokens": None if body.get("truncation", "disabled") == "disabled" else -1}
-            keep = self._keep(prompt, cut)
+            keep = self._keep(prompt, cut, known)
             text = self._text(prompt.model)
             return text.chat(responses_api.chat_body(body), add_special_tokens=True, keep=keep, dialect=RESPONSES)
         text = self._text(prompt.model)
         if shape is Shape.MESSAGES:
             chat = messages_api.chat_body(body, text.merges_inline_system, lambda: text.effort_without_thinking)
-            return text.chat(chat, add_special_tokens=False)
+            return text.chat(chat, add_special_tokens=False, keep=Keep(known=known))
         special = bodies.flag(body.get("add_special_tokens"), default=False)
-        return text.chat(body, special, self._keep(prompt, body))
+        return text.chat(body, special, self._keep(prompt, body, known))
 
     def _pooling(self, prompt: Prompt, body: Mapping[str, Any]) -> Tokens:
         if body.get("padding") not in (None, "do_not_pad") or "data" in body:
             raise NotUnderstoodError(Reason.UNSUPPORTED)
-        keep = self._keep(prompt, body, default_side="right")
+        keep = self._keep(prompt, body, None, default_side="right")
         given = body.get("input")
         conversations = body.get("messages")
         if conversations is None and isinstance(given, list) and given and isinstance(given[0], (dict, list)):
@@ -176,7 +182,7 @@ class PromptReader:
             raise NotUnderstoodError(Reason.NO_MODEL if model is None else Reason.NO_TOKENIZER)
         return text
 
-    def _keep(self, prompt: Prompt, body: Mapping[str, Any], default_side: str = "left") -> Keep:
+    def _keep(self, prompt: Prompt, body: Mapping[str, Any], known: Known, default_side: str = "left") -> Keep:
         """Return `truncate_prompt_tokens` and `truncation_side` of a body."""
         given = body.get("truncate_prompt_tokens")
         tokens = bodies.integer(given)
@@ -187,7 +193,12 @@ class PromptReader:
             if longest is None:
                 raise NotUnderstoodError(Reason.UNSUPPORTED)
             tokens = longest - 1 if prompt.max_tokens and prompt.kind is not Kind.POOLING else longest
-        return Keep(tokens, bodies.text(body.get("truncation_side")), default_side)
+        return Keep(tokens, bodies.text(body.get("truncation_side")), default_side, known)
+
+
+def _draft(drafted: Callable[[Prompt], None], prompt: Prompt, known: Tokens) -> None:
+    tokens = max(known.estimate, len(known.ids))
+    drafted(replace(prompt, token_ids=known.ids, tokens=tokens, trail=known.trail, reason=known.stopped))
 
 
 def _facts(endpoint: Endpoint, body: Mapping[str, Any], body_bytes: int) -> Prompt:

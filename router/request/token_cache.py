@@ -99,6 +99,15 @@ class TokenCache:
         digest, seed = xxhash.xxh3_128_digest, self._seed ^ namespace
         return [digest(piece, seed) for piece in pieces]
 
+    def known(self, keys: Sequence[bytes]) -> list[tuple[int, ...]]:
+        """Return the ids of the pieces that are known without a gap from the first one on."""
+        known = []
+        for ids in self._get(keys):
+            if not isinstance(ids, tuple):
+                break
+            known.append(ids)
+        return known
+
     def encode(
         self, pieces: Sequence[str], keys: Sequence[bytes], encode: Callable[[list[str]], list[list[int]]]
     ) -> list[tuple[int, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from router.request.reasons import Reason
 from router.request.trail import Trail
@@ -17,11 +18,13 @@ class Keep:
         side: `truncation_side`: `left` keeps the last tokens, `right` the first ones, of all with the special ones
             among them. None: the tokenizer's own side, and its special tokens are always kept.
         default_side: The tokenizer's own side: `left` where the engine generates, `right` where it pools.
+        known: Hears of the tokens of the text's beginning that were known before, ahead of the work on the rest.
     """
 
     tokens: int | None = None
     side: str | None = None
     default_side: str = "left"
+    known: Callable[[Tokens], None] | None = field(default=None, compare=False)
 
     def of(self, token_ids: list[int]) -> list[int]:
         """Return what is left of token ids that have no special ones to keep."""
