@@ -91,6 +91,8 @@ class App:
         access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
         self.recorder = Recorder(self.metrics, self.decisions, access_log)
         self.draining = False
+        self.pause_over = asyncio.Event()
+        """Set to end the pause between becoming not ready and draining."""
         self._started_s = self.clock()
         self.feeds = Feeds(config, self.fleet, self.index, self.metrics, self.clock, announced=self.announced)
         self._tasks: list[asyncio.Task[None]] = []
@@ -135,7 +137,9 @@ class App:
         self.draining = True
         if self._data_plane is not None:
             self._data_plane.announce_drain()
-        await asyncio.sleep(self.config.timeouts.drain_delay_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.pause_over.wait(), self.config.timeouts.drain_delay_s)
+        self.pause_over.set()
         if self._data_plane is not None:
             await self._data_plane.drain(self.config.timeouts.drain_s)
         await self.close()

@@ -48,10 +48,14 @@ async def _serve(app: App) -> int:
         loop.add_signal_handler(number, stop.set)
     print(json.dumps(await app.start()), flush=True)
     await stop.wait()
-    # A second signal shortens the wait: it closes what still runs.
+    # A second signal ends the pause before the drain, a third one what still runs.
     hurry = asyncio.Event()
+
+    def hurried_on() -> None:
+        (hurry if app.pause_over.is_set() else app.pause_over).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, hurry.set)
+        loop.add_signal_handler(number, hurried_on)
     drain = asyncio.ensure_future(app.drain())
     hurried = asyncio.ensure_future(hurry.wait())
     await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)

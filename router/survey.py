@@ -9,7 +9,7 @@ from router.config import PlacementConfig
 from router.errors import ModelNotFoundError
 from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
-from router.fleet.replica import Replica, Unit
+from router.fleet.replica import Replica, ReplicaState, Unit
 from router.fleet.vouching import Vouching
 from router.index.approximate import memory_slot
 from router.index.expected import ExpectedBlocks
@@ -23,6 +23,8 @@ from router.scheduling.filters import Standing, objection
 from router.scheduling.ring import OwnerRing
 
 NO_MATCH = Match(0, 0)
+FRESH_S = 5.0
+"""An engine's own figures are believed for this long."""
 MAX_VIEWS = 256
 """Model names whose view is kept. Names come from clients, and replicas that do not tell what they serve take any."""
 
@@ -107,6 +109,9 @@ class Surveyor:
             why = objection(Standing(replica.state(now_s), replica.replica_id in excluded))
             if why is not None:
                 survey.removed[replica.replica_id] = why
+        if len(survey.removed) == len(view.replicas):
+            # An ejection says that others are better. Where there are no others, it would only add to an outage.
+            survey.removed = {name: why for name, why in survey.removed.items() if why != ReplicaState.EJECTED}
         for family in view.families:
             self._add_family(survey, prompt, family, now_s)
         return survey
@@ -204,7 +209,7 @@ class Surveyor:
             trust_share=self._config.weights.approximate_share if trust is Trust.APPROXIMATE else 1.0,
             backlog_tokens=unit.in_flight.backlog_tokens(now_s),
             prefill_tokens_per_s=unit.in_flight.prefill_tokens_per_s,
-            running=unit.in_flight.requests,
+            running=_running(unit, now_s),
             trust=trust,
         )
 
@@ -214,3 +219,11 @@ class Surveyor:
             family.mask = self._index.mask_of([*slots, *map(memory_slot, slots)])
             family.mask_version = self._index.version
         return family.mask
+
+
+def _running(unit: Unit, now_s: float) -> int:
+    """Requests at a unit: the router's own, or the engine's own count where others send there too."""
+    load = unit.load
+    if load is None or now_s - load.at_s > FRESH_S:
+        return unit.in_flight.requests
+    return max(unit.in_flight.requests, load.running + load.waiting)

@@ -113,12 +113,18 @@ class Fleet:
             self._replicas[replica_id].down_reason = reason
 
     def mark_up(self, replica_id: str) -> None:
-        """A probe succeeded."""
-        if replica_id in self._replicas:
-            self._replicas[replica_id].down_reason = None
+        """A probe succeeded: it is reached again. Why it failed requests otherwise, a probe does not show."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.down_reason = None
+            if replica.refused_connections:
+                self.succeeded(replica_id)
 
-    def failed(self, replica_id: str, now_s: float) -> bool:
-        """Count a failed request (not connected, broken off, timed out, 5xx); eject after several in a row.
+    def failed(self, replica_id: str, now_s: float, *, refused_connection: bool = False) -> bool:
+        """Count a failed request (not connected, broken off, timed out, 502 to 504); eject after several in a row.
+
+        Args:
+            refused_connection: It could not be connected to.
 
         Returns:
             Whether this failure ejected it.
@@ -127,6 +133,7 @@ class Fleet:
         if replica is None:
             return False
         replica.failures_in_a_row += 1
+        replica.refused_connections = refused_connection
         if replica.failures_in_a_row < self._eject_after:
             return False
         newly = replica.ejected_until_s is None
@@ -140,6 +147,7 @@ class Fleet:
         if replica is not None:
             replica.failures_in_a_row = 0
             replica.ejected_until_s = None
+            replica.refused_connections = False
 
     def probed(self, replica: Replica, now_s: float) -> None:
         """A request was placed on a replica whose ejection ran out: it is the only probe until the next is due."""

@@ -60,6 +60,8 @@ class Replica:
     failures_in_a_row: int = 0
     ejected_until_s: float | None = None
     ejections: int = 0
+    refused_connections: bool = False
+    """Its last failure was that it could not be connected to: a probe that passes shows that this is over."""
     host: str = ""
     port: int = 0
 

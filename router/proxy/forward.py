@@ -34,6 +34,7 @@ class Forwarder:
         self.loop = loop
         self.inline_body_bytes = limits.inline_body_bytes
         self.attempts = retry.attempts
+        self.refusal_statuses = frozenset(retry.refusal_statuses)
         self.timeouts = timeouts
         self.reader = reader
         self.placer = placer

@@ -5,10 +5,13 @@ What is tried again, and what is not:
 1. No connection to the replica: nothing was sent. Another replica is chosen, up to `retry.attempts` in all.
 2. A connection that had served before closed within `STALE_S` with nothing received: the engine had closed it when the
    request left. Once, on a new connection to the same replica.
-3. Anything else may have been generated already, so it is not sent twice: 502, 504, or the engine's own answer.
+3. The engine's answer says that it refused the request (`retry.refusal_statuses`): another replica is chosen as in 1;
+   where there is none, this answer passes.
+4. Anything else may have been generated already, so it is not sent twice: 502, 504, or the engine's own answer.
 
 What counts against a replica (`Fleet.failed`): 1, an answer that breaks off, no answer in time, and the engine's own
-500, 502, 503 and 504. Any other answer, a 4xx too, counts for it. A client that leaves counts neither way.
+502, 503 and 504. Any other answer, a 4xx or a 500 too, counts for it: the request may be what was wrong. A client that
+leaves counts neither way.
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ from router.scheduling.decision import Outcome
 if TYPE_CHECKING:
     from router.proxy.forward import Forwarder
 
-STALE_S = 1.0
+STALE_S = 0.1
 """A close that comes later than this after the request was sent is not taken for an old connection's: by then the
 engine may have been at work on it."""
-FAILURE_STATUSES = frozenset((500, 502, 503, 504))
+FAILURE_STATUSES = frozenset((502, 503, 504))
 
 _log = logging.getLogger(__name__)
 
@@ -142,8 +145,11 @@ class Forwarding:
             return
         self._placement = placement
         forwarder.recorder.placed(placement.decision, time.perf_counter() - begun_s)
+        self._reach(placement)
+
+    def _reach(self, placement: Placement) -> None:
         replica = placement.replica
-        connection = forwarder.pool.take((replica.host, replica.port))
+        connection = self._forwarder.pool.take((replica.host, replica.port))
         if connection is not None:
             self._send(connection)
         else:
@@ -160,7 +166,7 @@ class Forwarding:
         placement = self._placement
         assert placement is not None  # noqa: S101 - for the type alone: it was being connected to
         replica_id = placement.replica.replica_id
-        self._count_failure()
+        self._count_failure(refused_connection=True)
         self._finish_placement(self._outcome(None, ConnectError.code))
         self._tried.append(replica_id)
         if len(self._tried) >= self._forwarder.attempts:
@@ -191,12 +197,14 @@ class Forwarding:
         """The engine answers: pass its head on, and look for token counts in what follows."""
         exchange, placement = self._exchange, self._placement
         assert placement is not None  # noqa: S101 - for the type alone: it was sent
+        if head.status in FAILURE_STATUSES:
+            self._count_failure()
+        if head.status in self._forwarder.refusal_statuses and self._go_elsewhere(placement, head.status):
+            return
         self._answered = True
         self._status = head.status
         self.deadline_s = self._total_deadline_s
-        if head.status in FAILURE_STATUSES:
-            self._count_failure()
-        else:
+        if head.status not in FAILURE_STATUSES:
             self._fleet.succeeded(placement.replica.replica_id)
         framing = head.framing
         self._chunked = framing is Framing.CHUNKED
@@ -208,6 +216,28 @@ class Forwarding:
         headers = [*head.headers, *self._own_headers(placement)]
         exchange.start(head.status, head.reason, headers, framing, more=more)
         exchange.release_body()
+
+    def _go_elsewhere(self, refused: Placement, status: int) -> bool:
+        """Try another replica after one refused; False when there is none, or were enough tries."""
+        forwarder, prompt = self._forwarder, self._prompt
+        tried = [*self._tried, refused.replica.replica_id]
+        if prompt is None or len(tried) >= forwarder.attempts:
+            return False
+        begun_s = time.perf_counter()
+        try:
+            placement = forwarder.placer.place(prompt, self._exchange.request.request_id, time.monotonic(), tried)
+        except WarmrouteError:
+            return False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+        self._finish_placement(self._outcome(status, None))
+        self._tried = tried
+        self._placement = placement
+        forwarder.recorder.retried("refused")
+        forwarder.recorder.placed(placement.decision, time.perf_counter() - begun_s)
+        self._reach(placement)
+        return True
 
     def _own_headers(self, placement: Placement) -> Headers:
         request, decision = self._exchange.request, placement.decision
@@ -312,10 +342,15 @@ class Forwarding:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _count_failure(self) -> None:
+    def _count_failure(self, *, refused_connection: bool = False) -> None:
         placement = self._placement
-        if placement is not None and self._fleet.failed(placement.replica.replica_id, time.monotonic()):
+        if placement is None:
+            return
+        replica = placement.replica
+        if self._fleet.failed(replica.replica_id, time.monotonic(), refused_connection=refused_connection):
             self._forwarder.recorder.ejected()
+            why = "it can't be connected to" if refused_connection else "its requests fail"
+            _log.warning("replica %s at %s is ejected for a while: %s", replica.replica_id, replica.url, why)
 
     def _fail_inside(self, doing: str, error: BaseException | None = None) -> None:
         _log.error("internal error while %s", doing, exc_info=error or True)

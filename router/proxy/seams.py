@@ -50,8 +50,8 @@ class Health(Protocol):
     def namings(self, model: str | None) -> Sequence[tuple[Scheme, Lora | None]]:
         """How the units that serve a model name its blocks. Called from threads."""
 
-    def failed(self, replica_id: str, now_s: float) -> bool:
-        """Not connected, broken off, timed out, 5xx; tells whether this ejected it."""
+    def failed(self, replica_id: str, now_s: float, *, refused_connection: bool = False) -> bool:
+        """Not connected, broken off, timed out, 502 to 504; tells whether this ejected it."""
 
     def succeeded(self, replica_id: str) -> None:
         """A good answer."""

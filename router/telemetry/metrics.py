@@ -81,8 +81,8 @@ class Metrics:
         self._child("warmroute_ttft_seconds", self.model_label(model)).observe(ttft_s)
 
     def request_retried(self, reason: str) -> None:
-        """A request is sent again; `reason` is an error's code, or `stale_connection` (to the same replica)."""
-        known = reason in self._codes or reason == "stale_connection"
+        """A request is sent again; `reason` is an error's code, `refused` or `stale_connection`."""
+        known = reason in self._codes or reason in ("stale_connection", "refused")
         self._child("warmroute_retries_total", reason if known else "other").inc()
 
     def replica_ejected(self) -> None:

@@ -142,6 +142,30 @@ def test_sigterm_lets_streams_finish_and_turns_readiness_off_at_once() -> None:
 
 
 @pytest.mark.slow
+def test_a_second_sigterm_ends_the_pause_and_cuts_no_stream() -> None:
+    """The pause of 20 s is over at once; the stream that runs is finished all the same."""
+    engine = EngineOptions(decode_step_s=0.02, prefill_tokens_per_s=100_000)
+    with LocalFleet(engine, replicas=1, agents=False, router={"timeouts": {"drain_delay_s": 20}}) as fleet:
+        address = fleet.router.http.removeprefix("http://")
+        seen: list[bytes] = []
+        begun = threading.Event()
+        thread = threading.Thread(target=stream, args=(address, 100, seen, begun))
+        thread.start()
+        assert begun.wait(30)
+        fleet.router.child.signal(signal.SIGTERM)
+        status = 200
+        while status != 503:
+            connection = http.client.HTTPConnection(address, timeout=5)
+            connection.request("GET", "/readyz")
+            status = connection.getresponse().status
+            connection.close()
+        fleet.router.child.signal(signal.SIGTERM)
+        thread.join(60)
+        assert fleet.router.child.wait(10) == 0
+    assert seen[0].endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.slow
 def test_requests_go_on_when_a_replica_is_killed() -> None:
     """Nothing that was not begun fails: connect failures go to the other replica."""
     engine = EngineOptions(decode_step_s=0.001, prefill_tokens_per_s=200_000)

@@ -112,3 +112,15 @@ def test_the_version_tells_when_views_are_stale() -> None:
     assert fleet.version == before
     fleet.announce(replace(facts(), models=(ServedModel("other", "other"),)), 2.0)
     assert fleet.version > before
+
+
+def test_a_probe_that_passes_ends_an_ejection_for_refused_connections_alone() -> None:
+    """It shows that the replica is reached again, not that it would answer requests."""
+    fleet = Fleet(eject_after=1, eject_s=60)
+    replica = fleet.announce(facts(), 0.0)
+    fleet.failed("r0", 0.0, refused_connection=True)
+    fleet.mark_up("r0")
+    assert replica.state(1.0) is ReplicaState.READY
+    fleet.failed("r0", 1.0)
+    fleet.mark_up("r0")
+    assert replica.state(2.0) is ReplicaState.EJECTED

@@ -10,7 +10,7 @@ import pytest
 
 from router.config import PlacementConfig
 from router.errors import ModelNotFoundError, NoReplicaError
-from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
+from router.fleet.facts import EngineLoad, ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.index.approximate import ApproximateMemory
 from router.index.expected import ExpectedBlocks
@@ -292,3 +292,23 @@ def test_names_that_clients_make_up_do_not_grow_the_views() -> None:
     for number in range(1_000):
         house.placer.explain(prompt(model=f"made-up-{number}"), 0.0)
     assert len(house.placer._surveyor._views) <= 256
+
+
+def test_load_that_others_put_on_an_engine_counts() -> None:
+    """r0 holds the prompt and says that it runs 80 requests, none of which this router sent: an idle one takes it."""
+    house = House()
+    house.holds("r0", prompt(1_024), 64)
+    house.fleet.report_load("r0/0", EngineLoad(running=70, waiting=10, kv_usage=0.9, at_s=0.0))
+    assert house.placer.explain(prompt(1_040), 1.0).winner != "r0/0"
+    assert house.placer.explain(prompt(1_040), 60.0).winner == "r0/0"
+
+
+def test_an_ejected_fleet_is_better_than_none() -> None:
+    """An ejection says that others are better; without others it says nothing."""
+    house = House(replicas=2)
+    for name in ("r0", "r1"):
+        for _ in range(3):
+            house.fleet.failed(name, 0.0)
+    assert house.placer.explain(prompt(), 1.0).winner in ("r0/0", "r1/0")
+    house.fleet.mark_down("r0", "probes fail")
+    assert house.placer.explain(prompt(), 1.0).winner == "r1/0"
