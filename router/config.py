@@ -150,12 +150,28 @@ class LimitsConfig(Section):
     tokenize_queue: int = Field(
         256, ge=0, le=100_000, description="long prompts that wait for a thread; one more is placed at once, by load"
     )
+    remote_tokenize_deadline_ms: int = Field(
+        250,
+        ge=1,
+        le=60_000,
+        description="a model without a tokenizer: a prompt that no replica has tokenised by then is placed by load",
+    )
+    remote_tokenize_requests: int = Field(
+        16, ge=0, le=10_000, description="such prompts at once; one more is placed by load; 0: replicas are never asked"
+    )
 
 
 class RetryConfig(Section):
     """What happens when a replica can't be reached."""
 
-    attempts: int = Field(3, ge=1, le=100, description="replicas tried for one request, connect failures only")
+    attempts: int = Field(
+        3, ge=1, le=100, description="replicas tried for one request: connect failures and refusals only"
+    )
+    refusal_statuses: tuple[int, ...] = Field(
+        (503,),
+        description="an engine's answer with one of these says that it did not take the request: another replica is "
+        "tried, and the last one's answer passes through",
+    )
     eject_after: int = Field(3, ge=1, le=1_000, description="failures in a row that eject a replica")
     eject_s: PositiveSeconds = Field(
         10.0, description="seconds an ejected replica is left alone before a probe request"
