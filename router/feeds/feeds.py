@@ -55,7 +55,7 @@ class Feeds:
         self._index = index
         self._metrics = metrics
         self._clock = clock
-        self._announced = announced
+        self.announced = AnnouncedBlocks() if announced is None else announced
         self._lease_s = lease_s
         self._probe_timeout_s = probe_timeout_s
         self.directory = Directory(fleet, clock)
@@ -83,7 +83,7 @@ class Feeds:
                         prober,
                         self._clock,
                         lease_s=self._lease_s,
-                        announced=self._announced,
+                        announced=self.announced,
                     )
                     group.create_task(self.redis.run())
 

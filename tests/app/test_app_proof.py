@@ -62,6 +62,19 @@ def misled(tmp_path: Path) -> Iterator[LocalFleet]:
 
 
 @pytest.fixture
+def fickle(tmp_path: Path) -> Iterator[LocalFleet]:
+    """One replica; the router's template is the engine's, but for chats that begin with MISLED."""
+    right = (FAST.folder / "chat_template.jinja").read_text()
+    template = tmp_path / "fickle.jinja"
+    template.write_text(
+        "{% if messages[0].content.startswith('MISLED') %}" + WRONG + "{% else %}" + right + "{% endif %}"
+    )
+    model = {"name": "tiny", "tokenizer": str(FAST.folder), "chat_template": str(template)}
+    with LocalFleet(FAST, replicas=1, router={"models": [model]}) as running:
+        yield running
+
+
+@pytest.fixture
 def crowded() -> Iterator[LocalFleet]:
     """One replica whose cache holds two prompts at most."""
     with LocalFleet(TINY_CACHE, replicas=1) as running:
@@ -110,3 +123,18 @@ async def test_a_cache_that_evicts_all_the_time_is_never_called_a_mismatch(
     assert (chats["state"], chats["mismatched"]) == ("vouched", 0)
     _, _, answer = client.send("GET", "/admin/replicas")
     assert answer["replicas"][0]["units"][0]["blocks"] < TINY_CACHE.num_blocks  # of 12 prompts of 6 and more blocks
+
+
+async def test_trust_comes_back_by_itself(fickle: LocalFleet, client_of: Any, eventually: Any) -> None:
+    """Chats fail, then they hold: distrusted, and after twenty good ones exact again."""
+    client = client_of(fickle.router.http)
+    await prove(client, eventually)
+    for number in range(8):
+        client.chat(f"MISLED {number}: {TEXT}")
+    await eventually(lambda: predictions(client).get("chat", {}).get("state") == "distrusted", what="chats distrusted")
+    for number in range(22):
+        client.chat(f"honest {number}: {TEXT}")
+    await eventually(lambda: predictions(client)["chat"]["state"] == "vouched", what="chats vouched for again")
+    assert trust_states(client) == {"exact"}
+    _, predicted, delivered, _ = client.chat(f"honest 21: {TEXT}")
+    assert predicted == delivered > 0
