@@ -23,7 +23,7 @@ from router.feeds.directory import Directory
 from router.feeds.health import EngineProber
 from router.feeds.lanes import LaneReader
 from router.feeds.membership import FeedHealth
-from router.feeds.redis_link import RedisError, RedisLink
+from router.feeds.redis_link import KeyFaultError, RedisError, RedisLink
 from router.feeds.roster import Roster
 from router.feeds.snapshots import SnapshotLoader
 from router.feeds.watch import MemberWatch
@@ -86,7 +86,7 @@ class RedisFeed:
         self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
         self._snapshots = SnapshotLoader(self._lanes, metrics, clock)
         self._leases: dict[str, bytes | None] = {}
-        self._reached = self._complained = False
+        self._reached = self._complained = self._registry_fault = False
         self._failure: str | None = None
         self.ready = asyncio.Event()
         """Set once leases were read and every unit then known was brought up to date, or has none to read."""
@@ -165,10 +165,23 @@ class RedisFeed:
 
     async def _read_leases(self, link: RedisLink) -> None:
         asked = self._watch.take_doubted()
-        units = await link.units(within_s=10 * self._health.lease_s)
-        self._leases = await link.leases(units)
+        self._leases = await link.leases(await self._units(link))
         self._health.link_up(self._clock(), first=not self._reached)
         self._take_leases(asked)
+
+    async def _units(self, link: RedisLink) -> list[str]:
+        try:
+            units = await link.units(within_s=10 * self._health.lease_s)
+        except KeyFaultError as error:
+            if not self._leases:
+                raise
+            # Nobody new can join, but those who are there go on.
+            if not self._registry_fault:
+                LOG.warning("the registry can't be read: %s", error, extra={"key": self._keys.registry})
+            self._registry_fault = True
+            return list(self._leases)
+        self._registry_fault = False
+        return units
 
     async def _read_doubted(self, link: RedisLink) -> None:
         asked = self._watch.take_doubted()

@@ -73,7 +73,7 @@ class MemberWatch:
 
     def doubt(self, unit_id: str) -> None:
         """Have a unit's lease read at once: its lane tells of what its lease does not."""
-        if self._roster.member_of(unit_id) is not None:
+        if unit_id not in self._doubted and self._roster.member_of(unit_id) is not None:
             self._doubted.add(unit_id)
             self.doubts.set()
 

@@ -7,7 +7,7 @@ import pytest
 
 from router.feeds import redis_link
 from router.feeds.redis_link import RedisLink
-from router.kv import wire
+from router.kv import registration, wire
 from router.kv.keys import Keys, lane_of
 from router.kv.wire import BlocksBatch, Change, Heartbeat, StateChange
 
@@ -89,6 +89,21 @@ async def test_a_lane_that_is_no_stream_costs_its_own_units_alone(redis, fleet, 
     await victim.snapshot([5, 6])
     await victim.store(7)
     await eventually(lambda: router.held(victim.unit) == {5, 6, 7})
+
+
+async def test_a_registry_that_is_none_freezes_membership_alone(redis, fleet, eventually, caplog):
+    """Nobody new joins, which is said once; leases and lanes of those who are there are read on."""
+    router, (one, *_) = fleet
+    await redis.delete(one.keys.registry)
+    await redis.set(one.keys.registry, "x")
+    for number in range(2):
+        facts = {"url": "http://127.0.0.1:9001", "reason": f"round {number}"}
+        await redis.set(one.keys.lease(one.unit), registration.encode(one.registration(**facts), one.secret))
+        await eventually(lambda said=facts["reason"]: router.fleet.unit(one.unit).reason == said)
+    await one.store(55)
+    await eventually(lambda: 55 in router.held(one.unit))
+    assert router.value("warmroute_feed_losses_total") == 0
+    assert caplog.text.count("the registry can't be read") == 1
 
 
 async def test_old_names_in_the_registry_do_not_hide_new_ones(redis, redis_url, monkeypatch):
