@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -267,9 +267,6 @@ class JsonReader:
     def __init__(self) -> None:
         self.reads: list[str] = []
 
-    def facts(self, path: str, body: bytes) -> Prompt:
-        return replace(self.read(path, body), token_ids=None)
-
     def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
         self.reads.append(path)
         try:
@@ -289,6 +286,7 @@ class Notes:
         self.decisions: list[Decision] = []
         self.outcomes: list[tuple[RequestFacts, Outcome]] = []
         self.retries: list[str] = []
+        self.remote: list[str] = []
         self.ejections = 0
 
     def accepted(self) -> None:
@@ -296,6 +294,9 @@ class Notes:
 
     def prompt_read(self, seconds: float, reason: str | None) -> None:
         assert seconds >= 0
+
+    def remote_tokenized(self, result: str) -> None:
+        self.remote.append(result)
 
     def placed(self, decision: Decision, seconds: float) -> None:
         assert seconds >= 0
@@ -372,7 +373,7 @@ async def harness() -> AsyncIterator[Callable[..., Awaitable[Harness]]]:
     """`await harness(engine, ..., limits={...})`: a data plane in front of these engines, named r0, r1 and so on."""
     made: list[Harness] = []
 
-    async def make(*engines: Engine, admin_handoff: Any = None, **settings: Any) -> Harness:
+    async def make(*engines: Engine, admin_handoff: Any = None, remote: Any = None, **settings: Any) -> Harness:
         least = {"models": [{"name": "tiny"}], "replicas": [{"url": "http://127.0.0.1:1"}], "listen": "127.0.0.1:0"}
         config = RouterConfig.model_validate(least | settings)
         retry = config.retry
@@ -382,7 +383,7 @@ async def harness() -> AsyncIterator[Callable[..., Awaitable[Harness]]]:
             fleet, index, ExpectedBlocks(), ApproximateMemory(index), config.placement, random.Random(1), time.time
         )
         notes, reader = Notes(), JsonReader()
-        plane = DataPlane(config, reader, placer, fleet, notes, admin_handoff)
+        plane = DataPlane(config, reader, placer, fleet, notes, admin_handoff, remote=remote)
         (url,) = await plane.start()
         item = Harness(plane, fleet, notes, reader, int(url.rpartition(":")[2]))
         for number, each in enumerate(engines):
