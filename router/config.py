@@ -6,10 +6,15 @@ README.md. `config_file.py` reads the file and checks what no single key shows.
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from router.kv.addresses import check_allow, check_engine_url, check_host_name, normalised_url
+from router.kv.redis_url import check_redis_url
 
 DEFAULT_PATHS = (
     "/v1/completions",
@@ -30,6 +35,9 @@ DEFAULT_PATHS = (
     "/rerank",
     "/version",
 )
+OWN_PATHS = ("/healthz", "/readyz", "/metrics", "/admin")
+"""Health, metrics and admin; so is all under /admin/."""
+_PATH = re.compile(r"/[!-~]*\Z")
 POLICIES = (
     "cost",
     "longest-prefix",
@@ -82,17 +90,16 @@ class ReplicaConfig(Section):
     @field_validator("url")
     @classmethod
     def _is_http(cls, value: str) -> str:
-        from urllib.parse import urlsplit
+        if problem := check_engine_url(value):
+            raise ValueError(problem)
+        return normalised_url(value)
 
-        parts = urlsplit(value)
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query:
-            raise ValueError("must be http://HOST:PORT without a path")
-        try:
-            port = parts.port or 80
-        except ValueError as error:
-            raise ValueError("has a port that is no number from 1 to 65535") from error
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return f"http://{host}:{port}"
+    @field_validator("id")
+    @classmethod
+    def _is_printable(cls, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            raise ValueError("must have no control characters: it is sent in a header and written to logs")
+        return value
 
 
 class WeightsConfig(Section):
@@ -214,7 +221,7 @@ class AdminConfig(Section):
     @classmethod
     def _listen_is_address(cls, value: str | None) -> str | None:
         if value is not None:
-            split_address(value)
+            _check_listen(value)
         return value
 
 
@@ -227,6 +234,13 @@ class RegistrationConfig(Section):
         (), description="CIDRs or host patterns that a lease's address must match; empty: all"
     )
 
+    @field_validator("allow")
+    @classmethod
+    def _are_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if problems := [problem for problem in map(check_allow, value) if problem]:
+            raise ValueError("; ".join(problems))
+        return value
+
 
 class RedisConfig(Section):
     """Where agents publish."""
@@ -238,8 +252,8 @@ class RedisConfig(Section):
     @field_validator("url")
     @classmethod
     def _is_redis(cls, value: str) -> str:
-        if not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("must begin with redis://, rediss:// or unix://")
+        if problem := check_redis_url(value):
+            raise ValueError(problem)
         return value
 
 
@@ -275,15 +289,19 @@ class RouterConfig(Section):
     @field_validator("listen")
     @classmethod
     def _listen_is_address(cls, value: str) -> str:
-        split_address(value)
+        _check_listen(value)
         return value
 
     @field_validator("paths")
     @classmethod
-    def _paths_are_absolute(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _paths_can_be_asked(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("must name at least one path: with none, every request is refused")
         for path in value:
-            if not path.startswith("/"):
-                raise ValueError(f"{path!r} must begin with /")
+            if not _PATH.match(path) or any(character in path for character in "\\%;#?"):
+                raise ValueError(f"{path!r} must begin with / and be a path alone: no spaces, no query, no escapes")
+            if path.rstrip("/") in OWN_PATHS or path.startswith("/admin/"):
+                raise ValueError(f"{path!r} is the router's own")
         return value
 
 
@@ -301,6 +319,14 @@ def split_address(address: str) -> tuple[str, int]:
     elif ":" in host:
         raise ValueError(f"{address!r}: an IPv6 address needs brackets, as [::1]:8080")
     return host or "0.0.0.0", int(port)
+
+
+def _check_listen(address: str) -> None:
+    host, _ = split_address(address)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        check_host_name(host)
 
 
 def is_loopback(host: str) -> bool:

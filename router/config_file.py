@@ -7,13 +7,15 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from router.config import ModelConfig, RouterConfig, is_loopback, split_address
+from router.config_yaml import YamlError, read_yaml
 from router.errors import ConfigurationError, Problem
+from router.kv.addresses import normalised_url
 
 LOG = logging.getLogger("warmroute.config")
 PREFIX = "WARMROUTE_"
@@ -27,8 +29,8 @@ ModelsCheck = Callable[[Sequence[tuple[int, ModelConfig]]], list[Problem]]
 def load(path: Path, environ: Mapping[str, str] | None = None, check_models: ModelsCheck | None = None) -> RouterConfig:
     """Read the file, lay the environment over it, and check everything.
 
-    `WARMROUTE_PLACEMENT__POLICY=random` sets `placement.policy`; values are YAML. Secrets may be files
-    (`admin.token_file`, `registration.secret_file`).
+    `WARMROUTE_PLACEMENT__POLICY=random` sets `placement.policy`. The value of a key that holds text is taken as it
+    stands, any other is YAML. Secrets may be files (`admin.token_file`, `registration.secret_file`).
 
     Raises:
         ConfigurationError: With every problem found.
@@ -41,12 +43,9 @@ def load(path: Path, environ: Mapping[str, str] | None = None, check_models: Mod
     except UnicodeDecodeError as error:
         raise ConfigurationError([Problem("", f"{path} is not UTF-8 text")]) from error
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        # The parser's own message repeats the line, which may hold a secret.
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise ConfigurationError([Problem("", f"{path} is not YAML{where}")]) from None
+        data = read_yaml(text, str(path))
+    except YamlError as error:
+        raise ConfigurationError(error.problems) from None
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -66,7 +65,7 @@ def parse(data: dict[str, Any], environ: Mapping[str, str], check_models: Models
     try:
         config = RouterConfig.model_validate(data)
     except ValidationError as error:
-        problems += [_problem(item) for item in error.errors(include_url=False, include_input=False)]
+        problems += _problems_of(error)
     problems += [*_nowhere_to_send(data), *_named_twice(data), *_public_admin(data)]
     if check_models is not None:
         problems += check_models(list(_valid_models(data)))
@@ -86,9 +85,9 @@ def _overlay_environment(data: dict[str, Any], environ: Mapping[str, str]) -> li
                 LOG.warning("the environment variable %s names no key of the configuration and is ignored", variable)
             continue
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            problems.append(Problem(variable, "the value is not YAML"))
+            value = text or None if _is_text(keys) else read_yaml(text, "the value")
+        except YamlError as error:
+            problems += [Problem(variable, problem.message) for problem in error.problems]
             continue
         target = data
         for key in keys[:-1]:
@@ -104,6 +103,25 @@ def _overlay_environment(data: dict[str, Any], environ: Mapping[str, str]) -> li
         else:
             target[keys[-1]] = value
     return problems
+
+
+def _is_text(keys: Sequence[str]) -> bool:
+    """Tell whether the key of this path holds text. YAML would make numbers, dates and booleans of some texts."""
+    model: type[BaseModel] = RouterConfig
+    for key in keys[:-1]:
+        field = model.model_fields.get(key)
+        kinds = _kinds(field.annotation) if field is not None else ()
+        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if section is None:
+            return False
+        model = section
+    field = model.model_fields.get(keys[-1])
+    return field is not None and any(kind in (str, Path) for kind in _kinds(field.annotation))
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of `X | None`, or the type alone."""
+    return get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
 
 
 def _read_secret_files(data: dict[str, Any]) -> list[Problem]:
@@ -138,10 +156,17 @@ def _named_twice(data: dict[str, Any]) -> Iterable[Problem]:
             value = item.get(key) if isinstance(item, dict) else None
             if value is None:
                 continue
-            text = str(value).rstrip("/").lower() if key == "url" else str(value)
+            text = _one_spelling(str(value)) if key == "url" else str(value)
             if text in seen:
                 yield Problem(f"{section}.{position}.{key}", f"this {key} is named twice", f"give each its own {key}")
             seen.add(text)
+
+
+def _one_spelling(url: str) -> str:
+    try:
+        return normalised_url(url)
+    except ValueError:
+        return url
 
 
 def _public_admin(data: dict[str, Any]) -> Iterable[Problem]:
@@ -179,9 +204,24 @@ _REMEDIES = {
 }
 
 
+def _problems_of(error: ValidationError) -> list[Problem]:
+    items = error.errors(include_url=False, include_input=False)
+    # A list with a mistake in each of its items counts as empty, too: that is no mistake of its own.
+    broken = {item["loc"][:1] for item in items if len(item["loc"]) > 1}
+    return [_problem(item) for item in items if item["type"] != "too_short" or item["loc"] not in broken]
+
+
 def _problem(item: Any) -> Problem:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] in _REMEDIES:
         return Problem(where, *_REMEDIES[item["type"]])
     message = str(item["msg"]).removeprefix("Value error, ")
     return Problem(where, message[:1].lower() + message[1:])
+
+
+def warnings_of(config: RouterConfig) -> list[str]:
+    """Return what is allowed, and may not be meant; a sentence each, for the log."""
+    listen = config.admin.listen
+    if listen is None or config.admin.token is not None or is_loopback(split_address(listen)[0]):
+        return []
+    return [f"admin.listen is {listen} without `admin.token`: whoever reaches it reads decisions and metrics"]

@@ -170,6 +170,9 @@ class ConnectError(ServiceError):
     http_status = 502
     safe_to_retry = True
 
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = 1) -> None:
+        super().__init__(message, param=param, retry_after_s=retry_after_s)
+
 
 class UpstreamBrokenError(ServiceError):
     """The replica closed or answered nonsense before its answer's head was complete."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\Z")
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,253}\Z")
 
 
@@ -18,7 +19,7 @@ def normalised_url(text: str) -> str:
     IPv6 address is in its short form, in brackets.
 
     Raises:
-        ValueError: It is no http address, or has a path, query or credentials.
+        ValueError: It is no http address, has a path, query, fragment or credentials, or a host or port that can't be.
     """
     parts = urlsplit(text.strip() if "://" in text else f"http://{text.strip()}")
     if parts.scheme.lower() != "http":
@@ -28,15 +29,30 @@ def normalised_url(text: str) -> str:
     host = (parts.hostname or "").rstrip(".")
     if not host or any(character.isspace() for character in host):
         raise ValueError("an address has a host")
+    if parts.port == 0:
+        raise ValueError("a port is a number from 1 to 65535")
     if host == "localhost":
         host = "127.0.0.1"
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        pass
+        check_host_name(host)
     else:
         host = f"[{address.compressed}]" if address.version == 6 else address.compressed
     return f"http://{host}:{parts.port or 80}"
+
+
+def check_host_name(host: str) -> None:
+    """Make sure that a name can be looked up.
+
+    Names in other scripts are written as their `xn--` form: a resolver never sees anything else.
+
+    Raises:
+        ValueError: A part between dots is empty, longer than 63 characters or of characters that no host has, or the
+            whole is longer than 253.
+    """
+    if len(host) > 253 or not all(map(_LABEL.match, host.removesuffix(".").split("."))):
+        raise ValueError("a host name has parts of 1 to 63 letters, digits and hyphens, 253 characters in all")
 
 
 def check_engine_url(text: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,8 @@ IDLE_CONNECTIONS = 256
 """Idle connections kept for one replica."""
 
 Address = tuple[str, int]
+
+_log = logging.getLogger(__name__)
 
 
 class Connecting:
@@ -75,7 +78,10 @@ class EnginePool:
         connected: Callable[[EngineConnection], None],
         failed: Callable[[OSError], None],
     ) -> Connecting:
-        """Open a connection; exactly one of the two is called, later, unless it is cancelled."""
+        """Open a connection; exactly one of the two is called, later, unless it is cancelled.
+
+        What else than an OSError goes wrong (a host that is no name raises UnicodeError) is handed to `failed` as one.
+        """
         task = self._loop.create_task(self._connect(address, connected, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -101,18 +107,23 @@ class EnginePool:
         try:
             async with asyncio.timeout(self._connect_s):
                 await self._loop.create_connection(lambda: connection, *address)
-        except OSError as error:  # TimeoutError is one
-            connection.abort()  # it may have been made at this very moment
-            failed(error)
-            return
         except asyncio.CancelledError:
             connection.abort()  # it may have been made at this very moment
             raise
+        except Exception as error:
+            connection.abort()
+            failed(error if isinstance(error, OSError) else OSError(f"{type(error).__name__}: {error}"))
+            return
         if not connection.usable:
             failed(ConnectionResetError("closed at once"))
             return
         self._addresses[connection] = address
-        connected(connection)
+        try:
+            connected(connection)
+        except Exception:
+            # Nobody awaits this task. Whoever took the connection hears of its end.
+            _log.exception("internal error with a new connection to %s:%d", *address)
+            connection.abort()
 
     # -- for connections ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router.config import RouterConfig
-from router.config_file import load, parse
+from router.config_file import load, parse, warnings_of
 from router.errors import ConfigurationError, Problem
 
 LEAST: dict[str, Any] = {
@@ -181,3 +181,117 @@ def test_a_list_that_is_none_says_so() -> None:
 def test_a_null_file_is_no_file() -> None:
     """The default may be written out."""
     assert parsed(admin={"token_file": None}).admin.token is None
+
+
+def test_text_in_the_environment_is_taken_as_it_stands() -> None:
+    """YAML would make an octal number of this token, a date or a boolean of others."""
+    config = parsed(
+        {
+            "WARMROUTE_ADMIN__TOKEN": "012345670123",
+            "WARMROUTE_ADMIN__LISTEN": "127.0.0.1:0",
+            "WARMROUTE_REGISTRATION__SECRET": "2026-01-01: {yes, [",
+            "WARMROUTE_REDIS__NAMESPACE": "on",
+            "WARMROUTE_REDIS__URL": "redis://h/0",
+            "WARMROUTE_PATHS": "[/v1/completions]",
+        }
+    )
+    assert config.redis is not None
+    assert (config.admin.token, config.registration.secret) == ("012345670123", "2026-01-01: {yes, [")
+    assert (config.redis.namespace, config.paths) == ("on", ("/v1/completions",))
+
+
+def loading(path: Path, text: str) -> list[str]:
+    """What is said to be wrong with a file."""
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(path, {})
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_key_that_stands_twice_is_a_problem_with_its_line(tmp_path: Path) -> None:
+    """The parser would take the last in silence; every one is told, no value is."""
+    text = "listen: a\nadmin:\n  token: secret-1\n  token: secret-2\nlisten: b\n"
+    found = loading(tmp_path / "router.yaml", text)
+    assert len(found) == 2
+    assert "line 5 stands in line 1" in found[0]
+    assert "line 4 stands in line 3" in found[1]
+    assert not any("secret" in line for line in found)
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000 + "]" * 5_000, "a: 2026-13-45", "a: 1" + "0" * 5_000])
+def test_a_text_that_stops_the_parser_is_one_problem(tmp_path: Path, text: str) -> None:
+    """No traceback."""
+    assert len(loading(tmp_path / "router.yaml", text)) == 1
+
+
+@pytest.mark.parametrize("path", ["v1", "/v1/a b", "/v1?x=1", "/admin", "/admin/replicas", "/metrics", "/a%20b", "/\n"])
+def test_a_path_that_nobody_could_ask_for_is_refused(path: str) -> None:
+    """It would be an entry that never matches, or one that the router answers itself."""
+    [problem] = problems(paths=[path])
+    assert problem.startswith("paths: ")
+
+
+def test_an_empty_allow_list_of_paths_is_refused() -> None:
+    """A router that refuses every request is not meant."""
+    [problem] = problems(paths=[])
+    assert "at least one path" in problem
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://{'a' * 64}.svc",
+        "http://h:0",
+        "http://u:p@h",
+        "http://h/#f",
+        "http://h/v1",
+        "https://h",
+        "h:1",
+        "http://é",
+    ],
+)
+def test_an_address_that_no_engine_can_have_is_refused(url: str) -> None:
+    """At start, rather than with each request."""
+    [problem] = problems(replicas=[{"url": url}])
+    assert problem.startswith("replicas.0.url: ")
+
+
+def test_a_replica_id_has_no_control_characters() -> None:
+    """It is sent in a header."""
+    [problem] = problems(replicas=[{"url": "http://h", "id": "a\r\nb"}])
+    assert problem.startswith("replicas.0.id: ")
+
+
+def test_a_mistake_in_a_model_is_the_only_problem() -> None:
+    """The list is not called empty for it."""
+    assert [line.partition(":")[0] for line in problems(models=[{"name": ""}])] == ["models.0.name"]
+    assert [line.partition(":")[0] for line in problems(models=[])] == ["models"]
+
+
+@pytest.mark.parametrize("address", [f"{'a' * 70}.svc:80", "a b:80", "..:80"])
+def test_an_address_to_listen_on_has_a_host_that_can_be_looked_up(address: str) -> None:
+    """The resolver would raise something of its own."""
+    assert [line.partition(":")[0] for line in problems(listen=address, admin={"token": "a-long-token"})] == ["listen"]
+    assert [line.partition(":")[0] for line in problems(admin={"listen": address})] == ["admin.listen"]
+
+
+def test_addresses_of_redis_and_of_leases_are_checked_with_the_rest() -> None:
+    """What would fail once it runs is said at once."""
+    found = problems(redis="redis://:RP-333@/0", registration={"allow": ["10.0.0.0/33", "10.0.0.0/8"]})
+    assert [line.partition(":")[0] for line in found] == ["redis.url", "registration.allow"]
+    assert "'10.0.0.0/33'" in found[1]
+    assert "RP-333" not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("admin", "warned"),
+    [
+        ({"listen": "0.0.0.0:9090"}, 1),
+        ({"listen": "127.0.0.1:9090"}, 0),
+        ({"listen": "0.0.0.0:9090", "token": "a-long-token"}, 0),
+        ({}, 0),
+    ],
+)
+def test_an_open_admin_is_warned_of(admin: dict[str, str], warned: int) -> None:
+    """An address of its own is the operator's word, so it is allowed."""
+    assert len(warnings_of(parsed(admin=admin))) == warned

@@ -25,10 +25,15 @@ def test_every_spelling_is_one_address(text, url):
 
 
 @pytest.mark.parametrize(
-    "text", ["https://e:1", "http://e/v1", "http://u:p@e", "http://e?x=1", "", "http://:1", "http://e:99999", "ftp://e"]
+    "text",
+    [
+        *("https://e:1", "http://e/v1", "http://u:p@e", "http://e?x=1", "", "http://:1", "http://e:99999", "ftp://e"),
+        *("http://e:0", "http://e#f", f"http://{'a' * 64}.svc", "http://a..svc", "http://-a", "http://é:1"),
+        "http://" + ".".join(["a" * 60] * 5),
+    ],
 )
 def test_what_is_no_plain_http_address_is_refused(text):
-    """Paths, credentials, other schemes and broken ports are no address of an engine."""
+    """Paths, credentials, other schemes, broken ports and names that none can look up are no address of an engine."""
     with pytest.raises(ValueError):
         normalised_url(text)
 

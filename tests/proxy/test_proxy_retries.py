@@ -298,3 +298,16 @@ async def test_a_fleet_that_is_ejected_as_a_whole_is_used_all_the_same(harness, 
     for name in ("r0", "r1"):
         item.fleet.failed(name, time.monotonic(), refused_connection=True)
     assert (await item.ask(wire.post(wire.chat_body()))).status == 200
+
+
+async def test_a_host_that_no_resolver_takes_is_a_replica_that_cannot_be_reached(harness, engine, wire) -> None:
+    """Looking it up raises something else than an OSError: the request goes to the next replica, or gets its 502."""
+    one, two = await engine(), await engine()
+    item = await harness(one, two, placement={"policy": "round-robin"})
+    for replica in item.fleet.replicas.values():
+        replica.host = f"{'a' * 70}.svc"
+    answer = await item.ask(wire.post(wire.chat_body()))
+    assert (answer.status, answer.code) == (502, "connect_failed")
+    assert answer.one("retry-after") == "1"
+    assert item.notes.decisions[-1].retries == ["r0"]
+    item.assert_accounted()
