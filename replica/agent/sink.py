@@ -20,7 +20,7 @@ from replica.agent.lane import FencedError, Lane, LostError
 from replica.agent.metrics import AgentMetrics
 from replica.agent.unit import UnitState
 from router.kv.engine_metrics import Load
-from router.kv.wire import Change, Heartbeat, Message
+from router.kv.wire import Change, Heartbeat, Message, StateChange
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class UnitSink:
         self._load: Load | None = None
         self._beat_due = False
         self._lease_of: LeaseOf | None = None
+        self._lease_is_news = False
         # Grows when what routers know is void; an epoch stands when it began in the present generation.
         self._generation = 0
         self._established: int | None = None
@@ -124,9 +125,13 @@ class UnitSink:
         self._wake.set()
 
     def register(self, lease_of: LeaseOf | None) -> None:
-        """Hold this lease from now on; None: the engine is gone, and so is the unit."""
+        """Hold this lease from now on; None: the engine is gone, and so is the unit.
+
+        It is written at once, and the lane tells routers to read it.
+        """
         self._lease_of = lease_of
         self._lease_due_s = 0.0
+        self._lease_is_news = True
         self._wake.set()
 
     def end(self) -> None:
@@ -166,13 +171,19 @@ class UnitSink:
             log.warning("the lease could not be removed; it ends by itself", extra={"unit": self._unit.unit_id})
 
     async def _wait(self) -> None:
-        due = min(self._lease_due_s, self._snapshot_due_s if self._changed else float("inf"))
-        busy = self._in_flight or self._waiting or not self._is_established
-        left = 0.0 if busy and self._lease_of is not None else due - time.monotonic()
+        now = time.monotonic()
+        if self._lease_of is None:
+            left = self._lease_due_s - now  # no snapshot is due while there is no engine
+        elif self._in_flight or self._waiting or not self._is_established:
+            left = 0.0
+        else:
+            left = min(self._lease_due_s, self._snapshot_due_s if self._changed else float("inf")) - now
         if left > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._wake.wait()
+        else:
+            await asyncio.sleep(0)  # a step that finds nothing to do awaits nothing: others get their turn here
         self._wake.clear()
 
     async def _step(self) -> None:
@@ -205,8 +216,16 @@ class UnitSink:
             self._changed = self._changed or layers is not None
             raise
         if now >= self._lease_due_s and self._lease_of is not None:
-            await self._lane.renew(self._lease_of(self._lane.epoch))
-            self._lease_due_s = now + self._renew_s
+            news, self._lease_is_news = self._lease_is_news, False
+            try:
+                await self._lane.renew(self._lease_of(self._lane.epoch))
+                if news:
+                    await self._lane.publish((), [self._announcement()])
+            except BaseException:
+                self._lease_is_news = self._lease_is_news or news
+                raise
+            # What was registered meanwhile is due at once.
+            self._lease_due_s = 0.0 if self._lease_is_news else now + self._renew_s
 
     async def _establish(self, lease_of: LeaseOf) -> None:
         self._lease_due_s = time.monotonic() + self._renew_s
@@ -220,8 +239,10 @@ class UnitSink:
         self._changed = False
         layers = self._unit.layers()
         await self._lane.write_snapshot(layers, 0, self._lane.stream_id)
+        if self._lease_of is lease_of:
+            self._lease_is_news = False
         await self._lane.renew(lease_of(self._lane.epoch))
-        await self._lane.publish((), [self._heartbeat()])
+        await self._lane.publish((), [self._announcement(), self._heartbeat()])
         self._snapshot_due_s = time.monotonic() + self._snapshot_s
         self._established = generation
         self._fenced = False
@@ -255,6 +276,9 @@ class UnitSink:
         load = self._load
         head = (self._unit.unit_id, self._lane.epoch, self._lane.sequence + batches)
         return Heartbeat(*head) if load is None else Heartbeat(*head, load.running, load.waiting, load.kv_usage)
+
+    def _announcement(self) -> StateChange:
+        return StateChange(self._unit.unit_id, self._lane.epoch, "ready")
 
     async def _stand_by(self) -> None:
         """Another agent took the unit over, as in a rollout. Wait until its lease is gone."""

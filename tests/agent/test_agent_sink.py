@@ -24,7 +24,7 @@ from replica.agent.sink import UnitSink
 from replica.agent.unit import UnitState
 from router.kv.engine_metrics import Load
 from router.kv.keys import Keys
-from router.kv.wire import Heartbeat
+from router.kv.wire import BlocksBatch, Heartbeat, StateChange
 from router.tools.local_valkey import start_valkey
 from router.tools.processes import stop_all
 
@@ -142,7 +142,7 @@ async def test_changes_within_some_milliseconds_are_one_batch(write, redis_url, 
     for block in range(20):
         one.feed(events.stored([block]))
     await eventually(lambda: mirror.dump(UNIT) == one.live())
-    assert [len(m.changes[0].hashes) for m in mirror.messages(UNIT) if not isinstance(m, Heartbeat)] == [20]
+    assert [len(m.changes[0].hashes) for m in mirror.messages(UNIT) if isinstance(m, BlocksBatch)] == [20]
 
 
 async def test_a_heartbeat_tells_load_and_unknown_is_not_idle(write, redis_url, mirror, events, eventually) -> None:  # type: ignore[no-untyped-def]
@@ -281,3 +281,55 @@ def _dump(client: Any) -> set[tuple[int, int, int]] | None:
         return live
     except sync_redis.RedisError:
         return None
+
+
+async def test_an_engine_away_past_a_due_snapshot_costs_no_turn_of_the_loop(  # type: ignore[no-untyped-def]
+    write, redis_url, mirror, events, eventually, monkeypatch
+) -> None:
+    """After traffic the engine is gone for longer than a snapshot interval: the sink waits, and registers again."""
+    one = write(redis_url, lease_s=8.0, snapshot_s=0.1)
+    await one.ready()
+    one.feed(events.stored([1]))
+    await eventually(lambda: mirror.dump(UNIT) == {(1, 0, 0)})
+    one.feed(events.stored([2]))
+    one.sink.register(None)
+    await eventually(lambda: mirror.client.get(mirror.keys.lease(UNIT)) is None)
+    steps = 0
+    step = one.sink._step
+
+    async def counted() -> None:
+        nonlocal steps
+        steps += 1
+        if steps > 100:
+            one.sink.end()  # else a failure would hang for ever
+        await step()
+
+    monkeypatch.setattr(one.sink, "_step", counted)
+    one.sink.begin_epoch()  # wakes it once
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await asyncio.shield(one.task)
+    assert steps <= 3
+    one.sink.register(lambda epoch: b"lease of %d" % epoch)
+    await eventually(lambda: mirror.client.get(mirror.keys.lease(UNIT)) is not None)
+    await eventually(lambda: mirror.dump(UNIT) == {(1, 0, 0), (2, 0, 0)})
+
+
+async def test_a_lease_that_says_something_new_is_announced_on_the_lane(  # type: ignore[no-untyped-def]
+    write, redis_url, mirror, events, eventually
+) -> None:
+    """Registered again, the lease is written at once and its lane tells so, with the epoch; a renewal is not told."""
+    one = write(redis_url, lease_s=0.4)
+    await one.ready()
+
+    def told() -> list[StateChange]:
+        return [message for message in mirror.messages(UNIT) if isinstance(message, StateChange)]
+
+    first = StateChange(UNIT, one.sink.epoch, "ready")
+    assert told() == [first]
+    one.sink.register(lambda epoch: b"another of %d" % epoch)
+    await eventually(lambda: told() == [first, first])
+    assert mirror.client.get(mirror.keys.lease(UNIT)) == b"another of %d" % one.sink.epoch
+    beats = one.sink._lease_due_s
+    await eventually(lambda: one.sink._lease_due_s > beats + 0.15)  # renewed twice
+    assert told() == [first, first]
