@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from router.config import RouterConfig
 from router.config_file import parse
+from router.feeds import redis_feed, watch
 from router.feeds.feeds import Feeds
 from router.fleet.fleet import Fleet
 from router.index.prefix_index import PrefixIndex
@@ -227,6 +228,13 @@ class Running:
     def value(self, name: str, **labels: str) -> float:
         """A metric's value; 0 where there is no series."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture(autouse=True)
+def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of leases and of probes come four times as often: what is waited for is their number, not the time."""
+    monkeypatch.setattr(redis_feed, "ROUND_S", 0.25)
+    monkeypatch.setattr(watch, "PROBE_EACH_S", 0.25)
 
 
 @pytest.fixture

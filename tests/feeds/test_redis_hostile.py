@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from router.feeds import redis_link
+from router.feeds import redis_feed, redis_link
 from router.feeds.redis_link import RedisLink
 from router.kv import registration, wire
 from router.kv.keys import Keys, lane_of
@@ -19,13 +19,13 @@ LATER = 2**63 - 1
 @pytest.fixture
 async def fleet(redis_url, writer, run_feeds, eventually):
     """A router with signed leases, and ten replicas with a block each; the first two lie in one lane."""
-    router = run_feeds(redis=redis_url, **SIGNED)
     neighbour = next(name for name in map("b{}".format, range(1000)) if lane_of(f"{name}/0") == lane_of("a/0"))
     names = ["a", neighbour, *map("c{}".format, range(8))]
     writers = [writer(f"{name}/0", secret=SECRET.encode()) for name in names]
     for number, one in enumerate(writers):
         await one.register(url=f"http://127.0.0.1:{9001 + number}")
         await one.store(number)
+    router = run_feeds(redis=redis_url, **SIGNED)
     await eventually(lambda: all(router.held(one.unit) for one in writers))
     return router, writers
 
@@ -148,9 +148,12 @@ async def test_a_forged_epoch_voids_nothing(fleet, eventually):
     assert router.value("warmroute_feed_gaps_total") == 0
 
 
-async def test_a_true_epoch_is_followed_at_once(fleet, writer, eventually):
-    """The first message of a new life has its lease read: no round of leases (1 s) is waited for."""
+async def test_a_true_epoch_is_followed_at_once(fleet, writer, eventually, monkeypatch):
+    """The first message of a new life has its lease read: no round of leases is waited for."""
+    monkeypatch.setattr(redis_feed, "ROUND_S", 60.0)
     router, (one, *_) = fleet
+    await one.lease(url="http://127.0.0.1:9001", reason="the last round for a minute")
+    await eventually(lambda: router.fleet.unit(one.unit).reason)
     again = writer(one.unit, epoch=2, secret=SECRET.encode())
     await again.register(url="http://127.0.0.1:9001")
     await again.store(9)
