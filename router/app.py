@@ -17,6 +17,7 @@ from router.admin.app import AdminView, build_admin, handoff
 from router.config import RouterConfig, is_loopback, split_address
 from router.errors import ConfigurationError, Problem
 from router.feeds.feeds import Feeds
+from router.feeds.remote_tokenizer import ReplicaTokenizer, open_session
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Unit
 from router.fleet.vouching import Vouching
@@ -174,7 +175,19 @@ class App:
         shares_port = self.config.admin.listen is None and (is_loopback(host) or self.config.admin.token is not None)
         take_over = handoff(runner) if shares_port else None
         loop = asyncio.get_running_loop()
-        self._data_plane = DataPlane(self.config, self.reader, self.placer, self.fleet, self.recorder, take_over, loop)
+        session = open_session(self.config.timeouts.upstream_idle_s)
+        self._closing.push_async_callback(session.close)
+        self._data_plane = DataPlane(
+            self.config,
+            self.reader,
+            self.placer,
+            self.fleet,
+            self.recorder,
+            take_over,
+            loop,
+            remote=ReplicaTokenizer(session),
+            token_cache=self._texts.token_cache,
+        )
         [url, *_] = await _bound("listen", self.config.listen, self._data_plane.start)
         if self.config.admin.listen is None:
             return {"ready": "router", "http": url, "admin": url}

@@ -1,60 +1,56 @@
 """Asks a replica's `/tokenize` about prompts of models that the router has no tokenizer for.
 
-Bounded in time and in number, since every such request waits for it: past the deadline, or when as many are asked
-already, the prompt is placed by load.
+Network alone: for how long and how many at once is for whoever asks (`router.proxy.remote_reading`).
 """
 
 from __future__ import annotations
 
-import asyncio
-
 import aiohttp
 
-from router.request.remote import PATH, Question, ids_in
+from router.request.reasons import NotUnderstoodError, Reason
+from router.request.remote import PATH, Question
 
 MAX_ANSWER_BYTES = 32 * 2**20
 _HEADERS = {"content-type": "application/json"}
 
 
-class ReplicaTokenizer:
-    """`router.request.remote.RemoteTokenizer` over one HTTP session.
+def open_session(idle_s: float) -> aiohttp.ClientSession:
+    """Return a session for questions: no bound of its own, no cookies.
 
     Args:
-        timeout_s: For a question as a whole.
-        at_once: Questions under way; one more is not asked.
+        idle_s: An idle connection is kept for this long; less than the engine keeps it, or questions get lost.
     """
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_s)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
-    def __init__(self, session: aiohttp.ClientSession, timeout_s: float = 0.25, at_once: int = 16) -> None:
+
+class ReplicaTokenizer:
+    """`router.request.remote.RemoteTokenizer` over one HTTP session."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._timeout_s = timeout_s
-        self._at_once = at_once
-        self.asking = 0
 
-    async def token_ids(self, url: str, question: Question) -> list[int] | None:
-        """Return the ids that a replica answers; None when it does not in time, refuses, or is not asked.
+    async def ask(self, url: str, question: Question) -> bytes:
+        """Return the body that a replica answers.
 
         Args:
             url: The replica's, http://HOST:PORT.
+
+        Raises:
+            NotUnderstoodError: REMOTE_REFUSED for another status than 200; REMOTE_FAILED when it can't be reached,
+                breaks off or answers without end.
         """
-        if self.asking >= self._at_once:
-            return None
-        self.asking += 1
         try:
-            async with (
-                asyncio.timeout(self._timeout_s),
-                self._session.post(
-                    f"{url}{PATH}", data=question.body, headers=_HEADERS, allow_redirects=False
-                ) as answer,
-            ):
+            async with self._session.post(
+                f"{url}{PATH}", data=question.body, headers=_HEADERS, allow_redirects=False
+            ) as answer:
                 if answer.status != 200:
-                    return None
+                    raise NotUnderstoodError(Reason.REMOTE_REFUSED)
                 body = bytearray()
                 async for part in answer.content.iter_chunked(65_536):
                     body += part
                     if len(body) > MAX_ANSWER_BYTES:
-                        return None
-            return ids_in(bytes(body))
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            return None
-        finally:
-            self.asking -= 1
+                        raise NotUnderstoodError(Reason.REMOTE_FAILED)
+            return bytes(body)
+        except (aiohttp.ClientError, OSError, ValueError):
+            raise NotUnderstoodError(Reason.REMOTE_FAILED) from None

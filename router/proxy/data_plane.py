@@ -19,6 +19,8 @@ from router.proxy.paths import AllowedPaths
 from router.proxy.pool import EnginePool
 from router.proxy.replies import facts_of, own_outcome, refuse, reply_json
 from router.proxy.seams import Health, Places, Reader, Records
+from router.request.remote import RemoteTokenizer
+from router.request.token_cache import TokenCache
 
 MODELS_PATH = "/v1/models"
 BACKLOG = 4_096
@@ -29,10 +31,12 @@ class DataPlane:
     """Serves clients.
 
     Args:
-        config: The whole configuration; `listen`, `limits`, `timeouts`, `retry` and `paths` are used.
+        config: The whole configuration; `listen`, `limits`, `timeouts`, `retry`, `paths` and `models` are used.
         admin_handoff: Takes over connections that ask for health, metrics or admin; None when those have a port of
             their own, and then these paths are 404 here.
         loop: The loop to serve on; the running one if left out.
+        remote: Asks replicas about prompts that the router has no tokenizer for.
+        token_cache: Where the chains of what they answer are kept.
     """
 
     def __init__(
@@ -44,6 +48,8 @@ class DataPlane:
         recorder: Records,
         admin_handoff: AdminHandoff | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        remote: RemoteTokenizer | None = None,
+        token_cache: TokenCache | None = None,
     ) -> None:
         self._config = config
         self._fleet = fleet
@@ -67,6 +73,9 @@ class DataPlane:
             recorder=recorder,
             pool=self.pool,
             deadlines=self.deadlines,
+            client_templates=any(model.allow_client_template for model in config.models),
+            remote=remote,
+            token_cache=token_cache,
         )
         self.door = Door(
             loop=self._loop,

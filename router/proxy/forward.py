@@ -10,8 +10,12 @@ from router.proxy.deadlines import Deadlines
 from router.proxy.exchange import Exchange
 from router.proxy.forwarding import Forwarding
 from router.proxy.pool import EnginePool
+from router.proxy.prompts import Prompts
 from router.proxy.reading import PromptReading
+from router.proxy.remote_reading import RemoteReading
 from router.proxy.seams import Health, Places, Reader, Records
+from router.request.remote import RemoteTokenizer
+from router.request.token_cache import TokenCache
 
 
 class Forwarder:
@@ -30,19 +34,29 @@ class Forwarder:
         recorder: Records,
         pool: EnginePool,
         deadlines: Deadlines,
+        client_templates: bool = False,
+        remote: RemoteTokenizer | None = None,
+        token_cache: TokenCache | None = None,
     ) -> None:
+        """Put together what requests share.
+
+        Args:
+            client_templates: Whether some model runs a template that the request brings: rendering it may block.
+            remote: Asks replicas about prompts that the router has no tokenizer for; None: they are placed by load.
+            token_cache: Where the chains of what they answer are kept.
+        """
         self.loop = loop
-        self.inline_body_bytes = limits.inline_body_bytes
         self.attempts = retry.attempts
         self.refusal_statuses = frozenset(retry.refusal_statuses)
         self.timeouts = timeouts
-        self.reader = reader
         self.placer = placer
         self.fleet = fleet
         self.recorder = recorder
         self.pool = pool
         self.deadlines = deadlines
-        self.reading = PromptReading(loop, reader, fleet.namings, limits)
+        reading = PromptReading(loop, reader, fleet.namings, limits)
+        asking = RemoteReading(loop, remote, fleet, reading, recorder, limits, token_cache) if remote else None
+        self.prompts = Prompts(reader, reading, asking, limits.inline_body_bytes, client_templates)
         self.running: set[Forwarding] = set()
 
     def forward(self, exchange: Exchange) -> None:
@@ -50,8 +64,8 @@ class Forwarder:
         Forwarding(self, exchange).begin()
 
     def close(self) -> None:
-        """Stop the reader's threads. Exchanges end with their connections."""
-        self.reading.close()
+        """Stop the reader's threads and questions. Exchanges end with their connections."""
+        self.prompts.close()
 
 
 class RequestIds:

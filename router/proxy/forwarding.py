@@ -1,4 +1,5 @@
-"""One request on its way: read, place, send, stream, account. Callbacks all along: no task waits for it.
+"""One request on its way: read, place, send, stream, account. Callbacks all along: no task waits for it, but where
+a replica must be asked for the prompt's tokens (`remote_reading`).
 
 What is tried again, and what is not:
 
@@ -28,7 +29,7 @@ from router.proxy.engine_connection import EngineConnection, Failure
 from router.proxy.exchange import Exchange, Framing, Headers
 from router.proxy.hop_by_hop import engine_head, safe_value
 from router.proxy.pool import Connecting
-from router.proxy.reading import Reading
+from router.proxy.prompts import Cancellable
 from router.proxy.replies import facts_of, reply_error
 from router.proxy.usage import UsageTap
 from router.request.prompt import Prompt
@@ -61,7 +62,7 @@ class Forwarding:
         "_forwarder",
         "_placement",
         "_prompt",
-        "_reading",
+        "_prompting",
         "_sent_s",
         "_stale_tried",
         "_started_s",
@@ -80,7 +81,7 @@ class Forwarding:
         self._started_s = exchange.request.arrived_s
         self._total_deadline_s = self._started_s + forwarder.timeouts.total_s
         self._prompt: Prompt | None = None
-        self._reading: Reading | None = None
+        self._prompting: Cancellable | None = None
         self._placement: Placement | None = None
         self._ended_placement: Placement | None = None
         self._connecting: Connecting | None = None
@@ -98,30 +99,21 @@ class Forwarding:
         self.deadline_s = NEVER
 
     def begin(self) -> None:
-        """Read the prompt, here or in a thread."""
+        """Get the prompt."""
         forwarder, request = self._forwarder, self._exchange.request
         forwarder.recorder.accepted()
         self._exchange.listener = self
         self.deadline_s = self._total_deadline_s
         forwarder.running.add(self)
         forwarder.deadlines.watch(self)
-        if len(request.body) <= forwarder.inline_body_bytes:
-            begun_s = time.perf_counter()
-            try:
-                prompt = forwarder.reader.read(request.path, request.body)
-            except Exception as error:
-                self._not_read(error)
-                return
-            self._prompt_read(prompt, time.perf_counter() - begun_s)
-        else:
-            self._reading = forwarder.reading.begin(request.path, request.body, self._prompt_read, self._not_read)
+        self._prompting = forwarder.prompts.begin(request.path, request.body, self._prompt_read, self._not_read)
 
     def _not_read(self, error: BaseException) -> None:
-        self._reading = None
+        self._prompting = None
         self._fail_inside("reading the prompt", error)
 
     def _prompt_read(self, prompt: Prompt, seconds: float) -> None:
-        self._reading = None
+        self._prompting = None
         self._prompt = prompt
         self._forwarder.recorder.prompt_read(seconds, prompt.reason)
         self._place()
@@ -389,9 +381,9 @@ class Forwarding:
             return
         self._closed = True
         self.deadline_s = NEVER
-        if self._reading is not None:
-            self._forwarder.reading.cancel(self._reading)
-            self._reading = None
+        if self._prompting is not None:
+            self._prompting.cancel()
+            self._prompting = None
         self._exchange.listener = None  # or the two keep each other alive until the garbage collector comes
         forwarder, prompt = self._forwarder, self._prompt
         # What was placed last, though it ended already: an operator looks for the replica that broke.

@@ -17,6 +17,7 @@ import time
 from bisect import insort
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from router.config import LimitsConfig
 from router.kv.extra_keys import Lora
@@ -30,6 +31,7 @@ GLANCE_BYTES = 8 * 2**20
 GLANCE_AGAIN_S = 0.05
 PAUSE_S = 0.000_05
 
+Result = TypeVar("Result")
 Namings = Callable[[str | None], Sequence[tuple[Scheme, Lora | None]]]
 """From a model's name to how its candidates name blocks. Called from threads."""
 
@@ -125,6 +127,10 @@ class PromptReading:
     def cancel(self, reading: Reading) -> None:
         """Nobody wants to know any more; harmless when it is done."""
         self._end(reading)
+
+    def in_thread(self, work: Callable[[Callable[[], None]], Result]) -> asyncio.Future[Result]:
+        """Have a thread do something else for a request; `work` gets what to call between slices of it."""
+        return self._loop.run_in_executor(self._threads, work, _pause)
 
     def close(self) -> None:
         """Stop the threads. What waits is never done."""

@@ -66,6 +66,9 @@ class Records(Protocol):
     def prompt_read(self, seconds: float, reason: str | None) -> None:
         """It was read, or not understood."""
 
+    def remote_tokenized(self, result: str) -> None:
+        """A replica was to tokenise it."""
+
     def placed(self, decision: Decision, seconds: float) -> None:
         """A replica was chosen."""
 

@@ -31,6 +31,10 @@ class Reason(StrEnum):
     UNSUPPORTED = "unsupported"
     DEADLINE = "deadline"
     QUEUE_FULL = "queue_full"
+    REMOTE_DEADLINE = "remote_deadline"
+    REMOTE_BUSY = "remote_busy"
+    REMOTE_REFUSED = "remote_refused"
+    REMOTE_FAILED = "remote_failed"
     INTERNAL = "internal"
 
 
@@ -54,6 +58,10 @@ MEANINGS: dict[Reason, str] = {
     Reason.UNSUPPORTED: "the request asks for a way of rendering that the router does not follow",
     Reason.DEADLINE: "the prompt was not tokenised in time (`limits.tokenize_deadline_ms`)",
     Reason.QUEUE_FULL: "too many long prompts waited to be tokenised (`limits.tokenize_queue`)",
+    Reason.REMOTE_DEADLINE: "no tokenizer here, and no replica's answer in time (`limits.remote_tokenize_deadline_ms`)",
+    Reason.REMOTE_BUSY: "no tokenizer here, and too many replicas asked already (`limits.remote_tokenize_requests`)",
+    Reason.REMOTE_REFUSED: "no tokenizer here, and the replica that was asked to tokenise refused",
+    Reason.REMOTE_FAILED: "no tokenizer here, and the replica that was asked to tokenise gave no usable answer",
     Reason.INTERNAL: "the router failed on it, which is a fault of the router",
 }
 """Each reason in a sentence, for documentation and `warmroute chain`."""

@@ -26,6 +26,7 @@ from router.request.trail import trail_of_ids
 PATH = "/tokenize"
 MAX_IDS = 1 << 21
 _ASKED_FOR = (Reason.NO_TOKENIZER, Reason.NO_TEMPLATE)
+_SHAPES = (Shape.TEXT, Shape.CHAT, Shape.RESPONSES)
 _SAME_FIELDS = (
     "model",
     "messages",
@@ -48,10 +49,17 @@ class Question:
 
 
 class RemoteTokenizer(Protocol):
-    """Asks replicas. Whoever implements it has a deadline, and asks a limited number of questions at once."""
+    """Asks replicas. Whoever calls it sets the deadline, by cancelling, and limits how many are asked at once."""
 
-    async def token_ids(self, url: str, question: Question) -> list[int] | None:
-        """Return the ids that a replica answers; None when it does not in time, or is not asked."""
+    async def ask(self, url: str, question: Question) -> bytes:
+        """Return the body of a replica's answer, for `ids_in`; raises NotUnderstoodError when there is none."""
+
+
+def may_ask(prompt: Prompt, path: str) -> bool:
+    """Tell whether there may be a question about a prompt; costs nothing where it was understood."""
+    if prompt.reason not in _ASKED_FOR:
+        return False
+    return ENDPOINTS.get(path.partition("?")[0], UNKNOWN).shape in _SHAPES
 
 
 def question_for(prompt: Prompt, path: str, body: bytes) -> Question | None:
@@ -62,7 +70,7 @@ def question_for(prompt: Prompt, path: str, body: bytes) -> Question | None:
         path: The request's path; a query string is ignored.
         body: The whole body as it was sent.
     """
-    if prompt.reason not in _ASKED_FOR:
+    if not may_ask(prompt, path):
         return None
     try:
         fields = bodies.parse(body)

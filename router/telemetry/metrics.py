@@ -106,6 +106,10 @@ class Metrics:
         if reason is not None:
             self._child("warmroute_not_understood_total", self._bounded("reason", reason)).inc()
 
+    def remote_tokenized(self, result: str) -> None:
+        """A replica was to tokenise a prompt: `answered`, `deadline`, `busy`, `refused`, `failed`."""
+        self._child("warmroute_remote_tokenize_total", result).inc()
+
     def prediction_judged(self, verdict: str) -> None:
         """A request's predicted blocks were held against what its unit announced: `good`, `mismatch`, `undecided`."""
         self._child("warmroute_predictions_total", verdict).inc()

@@ -46,6 +46,10 @@ class Recorder:
         """The prompt was rendered and tokenised, or was not understood for `reason`."""
         self.metrics.prompt_read(seconds, reason)
 
+    def remote_tokenized(self, result: str) -> None:
+        """A replica was to tokenise the prompt; `result` as `warmroute_remote_tokenize_total` has it."""
+        self.metrics.remote_tokenized(result)
+
     def placed(self, decision: Decision, seconds: float) -> None:
         """A replica was chosen, in `seconds`; again after a retry."""
         self.metrics.decision_made(decision.policy, seconds)

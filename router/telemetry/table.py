@@ -68,6 +68,12 @@ METRICS: tuple[MetricSpec, ...] = (
     # Placement
     _histogram("decision_seconds", "To match, score, pick and reserve.", SHORT_SECONDS),
     _histogram("tokenize_seconds", "To render and tokenise a prompt.", SHORT_SECONDS),
+    _counter(
+        "remote_tokenize",
+        "Prompts that a replica was to tokenise, for want of a tokenizer in the router, by result: `answered`; placed "
+        "by load: `deadline`, `busy` (too many at once), `refused` (not 200), `failed` (no connection, odd answer).",
+        "result",
+    ),
     _counter("decisions", "Placements, by policy.", "policy"),
     # Reuse ledger
     _counter("prompt_tokens", "Prompt tokens of requests that were served.", "model"),

@@ -1,4 +1,4 @@
-"""Asking replicas to tokenise: a real engine process, and servers that are slow, gone or odd."""
+"""Asking replicas to tokenise: a simulated engine's process, and servers that are gone or odd."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from router.feeds.remote_tokenizer import ReplicaTokenizer
+from router.feeds.remote_tokenizer import ReplicaTokenizer, open_session
 from router.request.encoders.table import load
 from router.request.reader import PromptReader
-from router.request.remote import Question, question_for, take_answer
+from router.request.reasons import NotUnderstoodError, Reason
+from router.request.remote import Question, ids_in, question_for, take_answer
 
 CHAT = "/v1/chat/completions"
 QUESTION = Question(b'{"prompt": "x"}')
@@ -35,17 +36,8 @@ def engine(golden: Path) -> Iterator[str]:
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     """A session for one test."""
-    async with aiohttp.ClientSession() as session:
+    async with open_session(4) as session:
         yield session
-
-
-@pytest.fixture
-async def silent() -> AsyncIterator[str]:
-    """The address of a server that takes connections and says nothing."""
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    yield f"http://{host}:{port}"
-    server.close()
 
 
 async def test_the_ids_of_a_chat(engine: str, session: aiohttp.ClientSession, golden: Path) -> None:
@@ -54,7 +46,7 @@ async def test_the_ids_of_a_chat(engine: str, session: aiohttp.ClientSession, go
     prompt = PromptReader(lambda _: None).read(CHAT, body)
     question = question_for(prompt, CHAT, body)
     assert question is not None
-    ids = await ReplicaTokenizer(session, timeout_s=10).token_ids(engine, question)
+    ids = ids_in(await ReplicaTokenizer(session).ask(engine, question))
     assert ids is not None
     take_answer(prompt, ids)
     text = load(golden / "tokenizer")
@@ -62,32 +54,58 @@ async def test_the_ids_of_a_chat(engine: str, session: aiohttp.ClientSession, go
 
 
 async def test_a_refusal(engine: str, session: aiohttp.ClientSession) -> None:
-    """What the engine refuses has no ids."""
-    tokenizer = ReplicaTokenizer(session, timeout_s=10)
-    assert await tokenizer.token_ids(engine, Question(b'{"model": "other", "prompt": "x"}')) is None
-    assert await tokenizer.token_ids(engine, Question(b"no json")) is None
-
-
-async def test_the_deadline(silent: str, session: aiohttp.ClientSession) -> None:
-    """A replica that says nothing is not waited for."""
-    async with asyncio.timeout(5):
-        assert await ReplicaTokenizer(session, timeout_s=0.05).token_ids(silent, QUESTION) is None
+    """What the engine refuses has no ids, and that is told apart from an engine that is gone."""
+    for body in (b'{"model": "other", "prompt": "x"}', b"no json"):
+        with pytest.raises(NotUnderstoodError) as caught:
+            await ReplicaTokenizer(session).ask(engine, Question(body))
+        assert caught.value.reason is Reason.REMOTE_REFUSED
 
 
 async def test_a_replica_that_is_gone(session: aiohttp.ClientSession) -> None:
     """No connection: no ids."""
-    assert await ReplicaTokenizer(session).token_ids("http://127.0.0.1:1", QUESTION) is None
+    with pytest.raises(NotUnderstoodError) as caught:
+        await ReplicaTokenizer(session).ask("http://127.0.0.1:1", QUESTION)
+    assert caught.value.reason is Reason.REMOTE_FAILED
 
 
-async def test_questions_at_once(silent: str, session: aiohttp.ClientSession) -> None:
-    """One more than may be asked at once is not asked, and an ended one makes room."""
-    tokenizer = ReplicaTokenizer(session, timeout_s=30, at_once=2)
-    asked = [asyncio.ensure_future(tokenizer.token_ids(silent, QUESTION)) for _ in range(2)]
-    await asyncio.sleep(0)
-    assert tokenizer.asking == 2
-    async with asyncio.timeout(5):
-        assert await tokenizer.token_ids(silent, QUESTION) is None
-    for task in asked:
-        task.cancel()
-    await asyncio.gather(*asked, return_exceptions=True)
-    assert tokenizer.asking == 0
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 99],
+    ids=["nothing", "broken off", "nonsense", "without end"],
+)
+async def test_an_answer_that_is_none(
+    answer: bytes, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a server does instead of answering, there is one reason for it."""
+    monkeypatch.setattr("router.feeds.remote_tokenizer.MAX_ANSWER_BYTES", 50)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises(NotUnderstoodError) as caught:
+            await ReplicaTokenizer(session).ask(f"http://{host}:{port}", QUESTION)
+    assert caught.value.reason is Reason.REMOTE_FAILED
+
+
+async def test_a_question_that_is_cancelled_leaves_no_connection(session: aiohttp.ClientSession) -> None:
+    """Whoever asks sets the deadline; the replica sees that nobody waits."""
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await reader.read()
+        left.set()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        task = asyncio.ensure_future(ReplicaTokenizer(session).ask(f"http://{host}:{port}", QUESTION))
+        async with asyncio.timeout(5):
+            await asked.wait()
+            task.cancel()
+            await left.wait()

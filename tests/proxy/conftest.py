@@ -110,8 +110,7 @@ class Client:
         self.writer.close()
 
     def reset(self) -> None:
-        connected = self.writer.get_extra_info("socket")
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def closed(self) -> bool:
@@ -145,8 +144,8 @@ class Client:
                 assert "content-length" not in lower
                 await self._chunks(answer)
             elif "content-length" in lower:
-                answer.raw = await asyncio.wait_for(self.reader.readexactly(int(lower["content-length"])), 10)
-                answer.body = answer.raw
+                length = int(lower["content-length"])
+                answer.body = answer.raw = await asyncio.wait_for(self.reader.readexactly(length), 10)
             else:
                 answer.body = answer.raw = await asyncio.wait_for(self.reader.read(), 10)
         except asyncio.IncompleteReadError as error:
@@ -338,8 +337,7 @@ class Harness:
         return client
 
     async def ask(self, data: bytes, *, bodiless: bool = False) -> Answer:
-        client = await self.client()
-        return await client.ask(data, bodiless=bodiless)
+        return await (await self.client()).ask(data, bodiless=bodiless)
 
     @property
     def in_flight(self) -> int:
@@ -358,10 +356,9 @@ async def engine() -> AsyncIterator[Callable[..., Awaitable[Engine]]]:
     engines: list[Engine] = []
 
     async def make(behave: Behaviour | None = None) -> Engine:
-        made = Engine(behave=behave)
-        await made.start()
-        engines.append(made)
-        return made
+        engines.append(Engine(behave=behave))
+        await engines[-1].start()
+        return engines[-1]
 
     yield make
     for made in engines:
@@ -376,8 +373,7 @@ async def harness() -> AsyncIterator[Callable[..., Awaitable[Harness]]]:
     async def make(*engines: Engine, admin_handoff: Any = None, remote: Any = None, **settings: Any) -> Harness:
         least = {"models": [{"name": "tiny"}], "replicas": [{"url": "http://127.0.0.1:1"}], "listen": "127.0.0.1:0"}
         config = RouterConfig.model_validate(least | settings)
-        retry = config.retry
-        fleet = Fleet(eject_after=retry.eject_after, eject_s=retry.eject_s)
+        fleet = Fleet(eject_after=config.retry.eject_after, eject_s=config.retry.eject_s)
         index = PrefixIndex()
         placer = Placer(
             fleet, index, ExpectedBlocks(), ApproximateMemory(index), config.placement, random.Random(1), time.time
