@@ -179,7 +179,7 @@ def _judge(sides: Sides, name: str) -> Finding:
         return Finding(Status.SKIPPED, f"{probe}: both refuse it ({ours.reason}; engine: {theirs.reason})", name)
     if ours.ids is None:
         if ours.reason in ("no_tokenizer", "no_model", ""):
-            detail = f"{probe}: no tokenizer here for this model: its prompts wait for a replica's, or are placed by load"
+            detail = f"{probe}: no tokenizer here for this model: a replica tokenises its prompts, or load places them"
             return Finding(Status.WRONG, detail, name, "name its folder: models[].tokenizer: DIR")
         return Finding(Status.WRONG, f"{probe}: the engine renders it, here it failed: {ours.reason}", name)
     detail = f"{probe}: rendered here, but the engine's /tokenize {theirs.reason}"
