@@ -9,6 +9,8 @@ import pytest
 
 from router.fleet.facts import Trust
 
+BAD_URL = "redis://:RP-333@h:99999999/0"
+
 
 async def test_goodbye_takes_a_replica_out_for_good(redis_url, writer, run_feeds, eventually):
     """A goodbye withdraws a replica at once and frees its blocks; a new life is let in."""
@@ -199,3 +201,14 @@ async def test_redis_down_at_the_start_is_said_once_without_its_password(run_fee
     await eventually(lambda: any("(" in reason for reason in router.feeds.reasons()))
     assert "RP-333" not in caplog.text + str(router.feeds.reasons())
     assert caplog.text.count("not reached") == 1
+
+
+async def test_a_redis_url_that_slips_through_ends_no_other_feed(run_feeds, engines, eventually):
+    """What the client refuses at run time is said without its password; configured replicas are probed all the same."""
+    engine = await engines()
+    router = run_feeds(redis="redis://127.0.0.1:1/0", replicas=[{"url": engine.url}])
+    router.feeds._config.redis.__dict__["url"] = BAD_URL  # past the configuration's check, before the feed begins
+    await eventually(lambda: any("redis.url can't be used" in reason for reason in router.feeds.reasons()))
+    await eventually(lambda: engine.health_asked >= 2)
+    assert not router.task.done()
+    assert "RP-333" not in str(router.feeds.reasons())
