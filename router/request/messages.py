@@ -152,7 +152,8 @@ def _content(role: str, content: object, content_format: ContentFormat, media: b
         read = _without_dropped_line(read)
     if content_format is ContentFormat.PARTS:
         return read
-    return "\n".join(part["text"] if part["type"] == "text" else part["name"] for part in read)
+    # The engine drops what is empty: two empty parts give no line.
+    return "\n".join(filter(None, (part["text"] if part["type"] == "text" else part["name"] for part in read)))
 
 
 def _part(part: object) -> dict[str, Any] | None:

@@ -37,6 +37,14 @@ def test_text_parts_are_joined_by_newlines(tiny: ModelText) -> None:
     assert _read(tiny, {"role": "user", "content": parts}).token_ids == _read(tiny, USER).token_ids
 
 
+def test_empty_text_parts_give_no_line(tiny: ModelText) -> None:
+    """Where the template takes strings, the engine drops empty parts before it joins them by newlines."""
+    parts = [{"type": "text", "text": text} for text in ("", "AB", "", "CD", "")]
+    assert _read(tiny, {"role": "user", "content": parts}).token_ids == _read(tiny, USER).token_ids
+    nothing = _read(tiny, {"role": "user", "content": parts[::2]})
+    assert nothing.token_ids == _read(tiny, {"role": "user", "content": ""}).token_ids
+
+
 def test_null_content_with_tool_calls_is_counted(tiny: ModelText) -> None:
     """An assistant's turn that only calls a tool is part of the prompt (HASH-08)."""
     prompt = _read(tiny, USER, {"role": "assistant", "content": None, "tool_calls": [CALL]})
