@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm lint types contracts unit bench-prompt bench-stall docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit bench-prompt bench-stall docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,10 @@ test-vllm: $(VENV)/.test ## the whole path against two real vLLM replicas (CPU b
 	@tests/vllm/install.sh .venv-vllm
 	@$(BIN)/python -m pytest tests/vllm -m vllm --timeout 560 $(ARGS)
 
+test-vllm-full: $(VENV)/.test ## generated requests against real engines of several set-ups: ids, hashes and hits are exact
+	@tests/vllm/install.sh .venv-vllm
+	@$(BIN)/python -m pytest tests/vllm -m vllm_full --timeout 300 $(ARGS)
+
 lint: $(VENV)/.test ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -32,7 +36,7 @@ contracts: $(VENV)/.test ## who may import whom (import-linter)
 	@$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/.test ## pytest
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm and not vllm_full" $(ARGS)
 
 bench-prompt: $(VENV)/.test ## what a prompt's chain costs: next turn of a long chat, fresh tokens, memory
 	@$(BIN)/python -m loadtest.bench.prompt $(ARGS)

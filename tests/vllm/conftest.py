@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,99 +11,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from router.tools.processes import Child, stop_all, wait_for
+from tests.vllm.engines import (
+    ADAPTERS,
+    BLOCK_SIZE,
+    ENGINE_START_S,
+    MODEL,
+    TOKENIZER,
+    VENV,
+    Answer,
+    call,
+    engine_command,
+    engine_environment,
+    free_port,
+    healthy,
+)
 
-ROOT = Path(__file__).parents[2]
-VENV = ROOT / ".venv-vllm"
-TOKENIZER = ROOT / "tests" / "golden" / "tokenizer"
-MODEL = "tiny"
-BLOCK_SIZE = 32  # the least that the CPU build takes
-ENGINE_START_S = 240.0
 SETTLE_S = 15.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a server answered."""
-
-    status: int
-    headers: dict[str, str]
-    text: str
-
-    @property
-    def chunks(self) -> list[Any]:
-        """What a stream brought."""
-        *chunks, done = [line.removeprefix("data: ") for line in self.text.split("\n\n") if line]
-        assert done == "[DONE]"
-        return [json.loads(chunk) for chunk in chunks]
-
-    @property
-    def streamed(self) -> bool:
-        """Whether it is a stream."""
-        return self.headers["content-type"].startswith("text/event-stream")
-
-    @property
-    def json(self) -> Any:
-        """The body; of a stream the last chunk, which carries the usage."""
-        return self.chunks[-1] if self.streamed else json.loads(self.text)
-
-    @property
-    def content(self) -> str:
-        """A chat's answer."""
-        if not self.streamed:
-            return str(self.json["choices"][0]["message"]["content"])
-        return "".join(choice["delta"].get("content") or "" for chunk in self.chunks for choice in chunk["choices"])
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The prompt and the answer as the engine's ids; a chat has the prompt's beside its choices, others inside."""
-        prompt: list[int] = []
-        answer: list[int] = []
-        for part in self.chunks if self.streamed else [self.json]:
-            prompt += part.get("prompt_token_ids") or []
-            for choice in part["choices"]:
-                prompt += choice.get("prompt_token_ids") or []
-                answer += choice.get("token_ids") or []
-        return prompt + answer
-
-    @property
-    def replica(self) -> str:
-        """Which replica the router says answered."""
-        return self.headers["x-warmroute-replica"]
-
-    @property
-    def predicted(self) -> int:
-        """Tokens that the router said the replica had cached."""
-        return int(self.headers["x-warmroute-matched-tokens"])
-
-    @property
-    def cached(self) -> int:
-        """Tokens that the engine says it took from its cache."""
-        return int(self.json["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The prompt's length as the engine counted it."""
-        return int(self.json["usage"]["prompt_tokens"])
-
-
-def call(url: str, method: str, path: str, body: Any = None) -> Answer:
-    """One request on a connection of its own."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
-    try:
-        headers = {} if body is None else {"content-type": "application/json"}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, text)
-    finally:
-        connection.close()
 
 
 @dataclass
@@ -215,42 +140,6 @@ class RealFleet:
         )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _engine_command(model: Path, port: int, events: dict[str, Any]) -> list[str]:
-    config = {"enable_kv_cache_events": True, "publisher": "zmq", **events}
-    command = [str(VENV / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--block-size", str(BLOCK_SIZE), "--max-model-len", "4096", "--max-num-seqs", "16", "--enforce-eager"]
-    command += ["--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
-    command += ["--enable-prompt-tokens-details", "--kv-events-config", json.dumps(config)]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    return command
-
-
-def _engine_environment(core: int) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VLLM"))}
-    return kept | {
-        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "VLLM_CPU_OMP_THREADS_BIND": str(core),
-        "VLLM_HOST_IP": "127.0.0.1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
-        "HF_HUB_OFFLINE": "1",
-    }
-
-
-def _healthy(url: str) -> bool:
-    try:
-        return call(url, "GET", "/health").status == 200
-    except OSError:
-        return False
-
-
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the tiny model, made by the engine's Python."""
@@ -258,6 +147,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.fail(f"the real engine is not in {VENV}: run `make test-vllm`, which installs it")
     out = tmp_path_factory.mktemp("tiny-model")
     command = [str(VENV / "bin" / "python"), str(Path(__file__).with_name("make_model.py")), str(TOKENIZER), str(out)]
+    command += [word for name in ADAPTERS for word in ("--adapter", name)]
     made = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert made.returncode == 0, made.stderr
     return out
@@ -272,7 +162,7 @@ def fleet(tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPat
     try:
         cores = sorted(os.sched_getaffinity(0))
         sockets = {
-            "r0": {"endpoint": f"tcp://*:{_free_port()}", "replay_endpoint": f"tcp://127.0.0.1:{_free_port()}"},
+            "r0": {"endpoint": f"tcp://*:{free_port()}", "replay_endpoint": f"tcp://127.0.0.1:{free_port()}"},
             "r1": {
                 "endpoint": f"ipc://{running.folder}/r1.events",
                 "replay_endpoint": f"ipc://{running.folder}/r1.replay",
@@ -280,10 +170,10 @@ def fleet(tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPat
             },
         }
         for number, (name, events) in enumerate(sockets.items()):
-            port = _free_port()
+            port = free_port()
             running.engines[name] = f"http://127.0.0.1:{port}"
-            command = _engine_command(tiny_model, port, events)
-            running.start(f"engine-{name}", command, _engine_environment(cores[number % len(cores)]))
+            command = engine_command(tiny_model, port, events)
+            running.start(f"engine-{name}", command, engine_environment(cores[number % len(cores)]))
         config = {
             "listen": "127.0.0.1:0",
             "models": [{"name": MODEL, "tokenizer": str(TOKENIZER)}],
@@ -295,7 +185,7 @@ def fleet(tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPat
         running.router, running.admin = ready["http"], ready["admin"]
         engines = [running.children[f"engine-{name}"] for name in sockets]
         for name, url in running.engines.items():
-            wait_for(f"the engine {name} is healthy", lambda url=url: _healthy(url), engines, ENGINE_START_S)
+            wait_for(f"the engine {name} is healthy", lambda url=url: healthy(url), engines, ENGINE_START_S)
         print(f"two engines started in {time.monotonic() - started:.0f} s")
         for name in sockets:
             running.start_agent(name)

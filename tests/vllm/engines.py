@@ -1,0 +1,142 @@
+"""A real engine as a process, and what it and the router answer over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).parents[2]
+VENV = ROOT / ".venv-vllm"
+TOKENIZER = ROOT / "tests" / "golden" / "tokenizer"
+MODEL = "tiny"
+ADAPTERS = ("ada", "grace")
+"""Names of the LoRAs that the tiny model's folder holds in `adapters`."""
+BLOCK_SIZE = 32  # the least that the CPU build takes
+ENGINE_START_S = 240.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def chunks(self) -> list[Any]:
+        """What a stream brought."""
+        *chunks, done = [line.removeprefix("data: ") for line in self.text.split("\n\n") if line]
+        assert done == "[DONE]"
+        return [json.loads(chunk) for chunk in chunks]
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is a stream."""
+        return self.headers["content-type"].startswith("text/event-stream")
+
+    @property
+    def json(self) -> Any:
+        """The body; of a stream the last chunk, which carries the usage."""
+        return self.chunks[-1] if self.streamed else json.loads(self.text)
+
+    @property
+    def content(self) -> str:
+        """A chat's answer."""
+        if not self.streamed:
+            return str(self.json["choices"][0]["message"]["content"])
+        return "".join(choice["delta"].get("content") or "" for chunk in self.chunks for choice in chunk["choices"])
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The prompt and the answer as the engine's ids; a chat has the prompt's beside its choices, others inside."""
+        prompt: list[int] = []
+        answer: list[int] = []
+        for part in self.chunks if self.streamed else [self.json]:
+            prompt += part.get("prompt_token_ids") or []
+            for choice in part["choices"]:
+                prompt += choice.get("prompt_token_ids") or []
+                answer += choice.get("token_ids") or []
+        return prompt + answer
+
+    @property
+    def replica(self) -> str:
+        """Which replica the router says answered."""
+        return self.headers["x-warmroute-replica"]
+
+    @property
+    def predicted(self) -> int:
+        """Tokens that the router said the replica had cached."""
+        return int(self.headers["x-warmroute-matched-tokens"])
+
+    @property
+    def cached(self) -> int:
+        """Tokens that the engine says it took from its cache."""
+        return int(self.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The prompt's length as the engine counted it."""
+        return int(self.json["usage"]["prompt_tokens"])
+
+
+def call(url: str, method: str, path: str, body: Any = None) -> Answer:
+    """One request on a connection of its own; `body` is bytes that are sent as they are, or what becomes JSON."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+    try:
+        headers = {} if body is None else {"content-type": "application/json"}
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        connection.request(method, path, data, headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, text)
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def engine_command(
+    model: Path, port: int, events: dict[str, Any], algorithm: str = "sha256_cbor", block_size: int = BLOCK_SIZE
+) -> list[str]:
+    """The command that serves a model; `events` are options of its event publisher."""
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", **events}
+    command = [str(VENV / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--block-size", str(block_size), "--max-model-len", "4096", "--max-num-seqs", "16", "--enforce-eager"]
+    command += ["--enable-prefix-caching", "--prefix-caching-hash-algo", algorithm]
+    command += ["--enable-prompt-tokens-details", "--kv-events-config", json.dumps(config)]
+    return [*command, "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+
+
+def engine_environment(core: int) -> dict[str, str]:
+    """The environment of an engine that computes on one core."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VLLM"))}
+    return kept | {
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+        "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def healthy(url: str) -> bool:
+    """Whether an engine answers."""
+    try:
+        return call(url, "GET", "/health").status == 200
+    except OSError:
+        return False

@@ -1,0 +1,219 @@
+"""One engine with its agent, a router before it and an ear at its events, and the check of one request on them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from router.kv.extra_keys import ExtraKeys, Lora
+from router.kv.hashes import chain_digests, max_hit_tokens
+from router.tools.processes import Child, wait_for
+from tests.vllm.engines import (
+    ENGINE_START_S,
+    MODEL,
+    Answer,
+    call,
+    engine_command,
+    engine_environment,
+    free_port,
+    healthy,
+)
+from tests.vllm.full.generated import Case
+from tests.vllm.full.plans import Plan
+from tests.vllm.full.published import Published
+
+SETTLE_S = 15.0
+EVENT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What an answer tells of its tokens."""
+
+    prompt_tokens: int
+    cached_tokens: int
+
+    @classmethod
+    def of(cls, answer: Answer) -> Usage:
+        """Read it in any of the APIs' forms."""
+        usage = answer.json["usage"]
+        if "prompt_tokens" in usage:
+            return cls(usage["prompt_tokens"], (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
+        if "input_tokens_details" in usage:
+            return cls(usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"])
+        cached = usage.get("cache_read_input_tokens") or 0
+        return cls(usage["input_tokens"] + cached + (usage.get("cache_creation_input_tokens") or 0), cached)
+
+
+class Line:
+    """The processes of one plan; `children` are what must be stopped."""
+
+    def __init__(self, plan: Plan, folder: Path, redis_url: str) -> None:
+        """Start nothing yet; files go to `folder`."""
+        self.plan = plan
+        self.children: list[Child] = []
+        self.published = Published()
+        self._folder = folder
+        self._redis_url = redis_url
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names that requests may ask for, the base model's first."""
+        return (MODEL, *self.plan.adapters)
+
+    def start(self, model: Path, core: int) -> None:
+        """Start all of it and wait until the router trusts the engine's hashes."""
+        plan, port, events = self.plan, free_port(), free_port()
+        options = {"endpoint": f"tcp://*:{events}", "replay_endpoint": f"tcp://127.0.0.1:{free_port()}"}
+        command = engine_command(model, port, options, plan.scheme.algorithm, plan.scheme.block_size)
+        served: dict[str, Any] = {"name": MODEL, "tokenizer": str(model)}
+        if plan.template is not None:
+            served["chat_template"] = str(model / "engine.jinja")
+            command += ["--chat-template", str(model / "engine.jinja")]
+        if plan.variables:
+            served["chat_template_kwargs"] = plan.variables
+            command += ["--default-chat-template-kwargs", json.dumps(plan.variables)]
+        self._paths = {name: str(model / "adapters" / name) for name in plan.adapters}
+        if plan.adapters:
+            command += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--lora-modules"]
+            command += [f"{name}={path}" for name, path in self._paths.items()]
+        environment = engine_environment(core) | {
+            "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": str(int(not plan.whole_hashes))
+        }
+        seed = [] if plan.scheme.seed is None else ["--hash-seed", plan.scheme.seed]
+        if plan.scheme.seed is not None:
+            environment["PYTHONHASHSEED"] = plan.scheme.seed
+        self.engine = f"http://127.0.0.1:{port}"
+        engine = Child("engine", command, self._folder, environment)
+        self.children.append(engine)
+        config = {"listen": "127.0.0.1:0", "models": [served], "redis": self._redis_url}
+        (self._folder / "router.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        self.router = self._start("router", "--config", str(self._folder / "router.yaml"))["http"]
+        wait_for("the engine is healthy", lambda: healthy(self.engine), [engine], ENGINE_START_S)
+        self.published.connect(f"tcp://127.0.0.1:{events}")
+        agent = ["--engine-url", self.engine, "--redis", self._redis_url, "--replica-id", plan.name]
+        self._start("agent", *agent, *seed)
+        self._until("the ear hears", self._hears)
+        self._until("the router trusts the engine", lambda: self._trust() == "exact")
+
+    def _start(self, name: str, *arguments: str) -> dict[str, Any]:
+        child = Child(name, [sys.executable, "-m", "router.cli", name, *arguments], self._folder)
+        self.children.append(child)
+        return dict(wait_for(f"the {name} is ready", child.ready_line, [child], 30.0))
+
+    def _until(self, what: str, condition: Callable[[], Any]) -> Any:
+        return wait_for(what, condition, self.children, SETTLE_S)
+
+    def _hears(self) -> bool:
+        # Each has a number of its own: one that was sent before the socket was connected is lost.
+        prompt = [300] * 64 + [int(time.monotonic() * 100) % 3_000 + 300] * 64
+        self._ask_engine("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
+        return bool(self.published.wait(1.0))
+
+    def _trust(self) -> str:
+        replicas = call(self.router, "GET", "/admin/replicas").json["replicas"]
+        return next((str(unit["trust"]) for replica in replicas for unit in replica["units"]), "unknown")
+
+    def _ask_engine(self, path: str, body: Any) -> Answer:
+        answer = call(self.engine, "POST", path, body)
+        assert answer.status == 200, answer.text
+        return answer
+
+    def _ask(self, case: Case) -> Answer:
+        answer = call(self.router, "POST", case.path, case.raw)
+        assert answer.status == 200, f"{answer.status}: {answer.text}"
+        return answer
+
+    def _explain(self, case: Case) -> dict[str, Any]:
+        answer = call(self.router, "POST", f"/admin/explain?tokens=1&path={case.path}", case.raw)
+        assert answer.status == 200, answer.text
+        return dict(answer.json)
+
+    def check(self, case: Case) -> None:
+        """Send a request twice; fail unless ids, hashes and cached tokens are what the router says."""
+        size = self.plan.scheme.block_size
+        explained = self._explain(case)
+        ids = explained["token_ids"]
+        assert ids is not None, f"the router did not understand it: {explained['prompt_reason']}"
+        self.published.wait(0.0)
+        first = self._ask(case)
+        prompts = _prompts(first, case) or [ids]
+        _same("ids, router and engine", ids, prompts[0])
+        usage = Usage.of(first)
+        assert usage.prompt_tokens == sum(map(len, prompts))
+        if case.tokenize is not None:
+            _same("ids, router and /tokenize", ids, self._ask_engine("/tokenize", case.tokenize).json["tokens"])
+        if len(prompts) == 1 and "n" not in case.body:
+            assert usage.cached_tokens == first.predicted, "the first time"
+        self._check_hashes(case, prompts, to_the_end="return_token_ids" not in case.body)
+
+        most = max_hit_tokens(len(ids), size) if case.reads_cache else 0
+        self._until(f"the router expects {most} tokens", lambda: self._explain(case)["matched_tokens"] == most)
+        second = self._ask(case)
+        assert second.predicted == most
+        # Of several prompts the usage tells of the last one alone.
+        assert Usage.of(second).cached_tokens == (max_hit_tokens(len(prompts[-1]), size) if case.reads_cache else 0)
+        assert not self.published.problems
+
+    def _check_hashes(self, case: Case, prompts: list[list[int]], to_the_end: bool) -> None:
+        """Compare the first prompt's predicted chain with the published one, and see that nothing else was published.
+
+        Args:
+            to_the_end: Whether what was published must cover the whole prompt, with the tokens after its last block.
+        """
+        size, model = self.plan.scheme.block_size, str(case.body["model"])
+        lora = Lora(model, self._paths[model]) if model in self._paths else None
+        digests = chain_digests(prompts[0], self.plan.scheme, ExtraKeys(lora=lora, salt=case.salt))
+        predicted = [digest[-self.plan.published_bytes :] for digest in digests]
+        whole = sum(len(prompt) // size for prompt in prompts) + int(to_the_end)
+        new: list[bytes] = []
+        deadline = time.monotonic() + EVENT_S
+        while not self._is_there(predicted, new, len(prompts[0]), to_the_end) and time.monotonic() < deadline:
+            new += self.published.wait(max(0.0, deadline - time.monotonic()))
+        paths = [self.published.path(name) for name in new]
+        for place, name in enumerate(predicted):
+            block = self.published.blocks.get(name)
+            assert block is not None, f"block {place} of {len(predicted)} has another hash than {name.hex()}"
+            assert block.parent == (predicted[place - 1] if place else None)
+            assert block.token_ids == tuple(prompts[0][place * size : (place + 1) * size])
+            assert block.extra_keys == tuple([model] * bool(lora) + [case.salt] * (bool(case.salt) and not place))
+        for path in paths:
+            tokens = self.published.tokens(path)
+            assert any(tokens[: len(ids)] == ids[: len(tokens)] for ids in prompts), "published for no prompt of it"
+        assert len(new) <= whole + 2 * int(case.body.get("n", 1)) * len(prompts), "more blocks than prompt and answer"
+        if to_the_end:
+            assert any(self.published.tokens(path)[: len(prompts[0])] == prompts[0] for path in paths)
+
+    def _is_there(self, predicted: list[bytes], new: list[bytes], prompt_tokens: int, to_the_end: bool) -> bool:
+        if not all(name in self.published.blocks for name in predicted):
+            return False
+        size = self.plan.scheme.block_size
+        return not to_the_end or any(len(self.published.path(name)) * size >= prompt_tokens for name in new)
+
+
+def _prompts(answer: Answer, case: Case) -> list[list[int]]:
+    """Return the ids of each prompt as the engine tells them; none where an API has no such field."""
+    found: list[list[int]] = []
+    for part in answer.chunks if answer.streamed else [answer.json]:
+        if ids := part.get("prompt_token_ids"):
+            found.append(ids)
+        found += [choice["prompt_token_ids"] for choice in part.get("choices", []) if choice.get("prompt_token_ids")]
+    answers = len(found) // case.prompts
+    return found[:: max(1, answers)]
+
+
+def _same(what: str, ours: list[int], theirs: list[int]) -> None:
+    if ours != theirs:
+        at = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
+        at = min(len(ours), len(theirs)) if at is None else at
+        near = slice(max(0, at - 5), at + 5)
+        raise AssertionError(
+            f"{what} part at token {at} ({len(ours)} and {len(theirs)} tokens): {ours[near]} and {theirs[near]}"
+        )
