@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from replica.agent import command, settings
-from router import config
+from router import config, config_file
 
 Manifests = list[dict[str, Any]]
 Render = Callable[..., Manifests]
@@ -127,9 +127,9 @@ def test_router_config_loads(render: Render, value_set: dict[str, Any]) -> None:
     (router,) = (w for w in of_kind(manifests, "Deployment") if w["metadata"]["name"].endswith("-router"))
     part = container(router, "router")
     secrets = {"WARMROUTE_REDIS__URL": "rediss://u:p@redis:6380/0", "WARMROUTE_REGISTRATION__SECRET": "x" * 48}
-    variables = {name for name in environment(part) if name.startswith(config.ENVIRONMENT_PREFIX)}
+    variables = {name for name in environment(part) if name.startswith(config_file.PREFIX)}
     assert variables == secrets.keys()
-    loaded = config.parse(router_config(manifests), secrets)
+    loaded = config_file.parse(router_config(manifests), secrets)
     ports = {port["name"]: port["containerPort"] for port in part["ports"]}
     assert config.split_address(loaded.listen)[1] == ports["http"] == 8080
     assert loaded.admin.listen is not None
