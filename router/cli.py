@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-EXIT_FINE, EXIT_WRONG, EXIT_USAGE = 0, 1, 2
+EXIT_FINE, EXIT_WRONG, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        0 fine, 1 the thing checked is wrong, 2 usage or configuration.
+        0 fine, 1 the thing checked is wrong, 2 usage or configuration, 130 interrupted (Ctrl-C).
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _main(list(sys.argv[1:] if argv is None else argv))
+        _flush_output()
+        return code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # As of `warmroute chain ... | head`: whoever reads has read enough.
+        _flush_output()
+        return EXIT_FINE
+
+
+def _main(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         return EXIT_FINE if words else EXIT_USAGE
@@ -76,8 +89,6 @@ def _run(name: str, command: Command, words: list[str]) -> int:
     try:
         code: int = module.run(parser.parse_args(words))
         return code
-    except KeyboardInterrupt:
-        return 130
     except Exception as error:
         # Both sides have their own error for usage and configuration: replica may not import router.errors.
         problems = getattr(error, "problems", None)
@@ -86,6 +97,16 @@ def _run(name: str, command: Command, words: list[str]) -> int:
         for problem in problems:
             print(f"warmroute {name}: {problem}", file=sys.stderr)
         return EXIT_USAGE
+
+
+def _flush_output() -> None:
+    """Write out what is left; where nobody reads, drop it: the interpreter would try again, and exit with 120."""
+    if sys.stdout is None:  # started with it closed
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import signal
 from pathlib import Path
 
 from router.app import App
-from router.config_file import load
+from router.config_file import load, warnings_of
 from router.telemetry.logs import setup
 from router.texts import ModelTexts
+
+LOG = logging.getLogger("warmroute.supervisor")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     texts = ModelTexts()
     config = load(args.config, check_models=texts.load)
     setup(config.log.level, config.log.format)
+    for warning in warnings_of(config):
+        LOG.warning(warning)
     app = App(config, texts)
     if args.check:
         print(f"{args.config}: fine")
@@ -46,7 +51,11 @@ async def _serve(app: App) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    print(json.dumps(await app.start()), flush=True)
+    ready = json.dumps(await app.start())
+    try:
+        print(ready, flush=True)
+    except OSError as error:
+        LOG.warning("nobody reads standard output (%s); ready: %s", error.strerror, ready)
     await stop.wait()
     # A second signal ends the pause before the drain, a third one what still runs.
     hurry = asyncio.Event()

@@ -151,7 +151,14 @@ class Forwarding:
         placement = self._placement
         assert placement is not None  # noqa: S101 - for the type alone: it was just placed
         address = (placement.replica.host, placement.replica.port)
-        self._connecting = self._forwarder.pool.connect(address, self._send, self._connect_failed)
+        self._connecting = self._forwarder.pool.connect(address, self._connected, self._connect_failed)
+
+    def _connected(self, connection: EngineConnection) -> None:
+        try:
+            self._send(connection)
+        except Exception:
+            connection.abort()
+            self._fail_inside("sending to a replica")
 
     def _connect_failed(self, error: OSError) -> None:
         self._connecting = None
@@ -220,9 +227,7 @@ class Forwarding:
             placement = forwarder.placer.place(prompt, self._exchange.request.request_id, time.monotonic(), tried)
         except WarmrouteError:
             return False
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
+        self._drop_upstream()
         self._finish_placement(self._outcome(status, None))
         self._tried = tried
         self._placement = placement
@@ -391,6 +396,5 @@ class Forwarding:
         forwarder.deadlines.unwatch(self)
         forwarder.running.discard(self)
         self._finish_placement(outcome)
-        stream = prompt is not None and prompt.stream
-        facts = facts_of(self._exchange, prompt.model if prompt is not None else None, stream=stream)
+        facts = facts_of(self._exchange, prompt.model if prompt else None, stream=prompt is not None and prompt.stream)
         forwarder.recorder.finished(placement, outcome, facts)

@@ -311,3 +311,16 @@ async def test_a_host_that_no_resolver_takes_is_a_replica_that_cannot_be_reached
     assert answer.one("retry-after") == "1"
     assert item.notes.decisions[-1].retries == ["r0"]
     item.assert_accounted()
+
+
+async def test_a_fault_of_our_own_with_a_new_connection_is_a_500(harness, engine, wire, caplog) -> None:
+    """Nobody awaits what connects: without this the request would hang, and its connection stay open."""
+    one = await engine()
+    item = await harness(one)
+    for replica in item.fleet.replicas.values():
+        replica.url = None  # what no announcement makes: writing the head fails
+    answer = await item.ask(wire.post(wire.chat_body()))
+    assert (answer.status, answer.code) == (500, "internal_error")
+    assert "internal error while sending" in caplog.text
+    assert item.plane.pool.open_count == 0
+    item.assert_accounted()
