@@ -94,7 +94,7 @@ class Engine:
             EngineError: It did not answer.
         """
         models = await self.models()
-        caches = cache_configs(await self.metrics(_TIMEOUT_S))
+        caches = cache_configs(await self._optional_metrics())
         version = await self._optional_json("/version")
         sources = await self._optional_json("/kv_event_sources")
         host = urlsplit(self._url).hostname or "127.0.0.1"
@@ -112,6 +112,14 @@ class Engine:
         if rank is not None:
             headers["x-data-parallel-rank"] = str(rank)
         await self._request("POST", "/v1/completions", timeout_s, json.dumps(body).encode(), headers)
+
+    async def _optional_metrics(self) -> str:
+        try:
+            return await self.metrics(_TIMEOUT_S)
+        except EngineError as error:
+            if error.status is None or error.status >= 500:
+                raise  # silence and trouble are no answer: the path may well be there
+            return ""
 
     async def _optional_json(self, path: str) -> dict[str, Any]:
         try:

@@ -44,6 +44,12 @@ class AgentMetrics:
         self.snapshots = Counter("warmroute_agent_snapshots", "Snapshots written", unit, registry=r)
         self.redis_errors = Counter("warmroute_agent_redis_errors", "Failed steps in Redis", unit, registry=r)
         self.scrape_errors = Counter("warmroute_agent_scrape_errors", "Failed scrapes of the engine", registry=r)
+        self.conflicts = Counter(
+            "warmroute_agent_scheme_conflicts",
+            "Times that events contradicted what was told: another block size, or hashes of no known scheme",
+            [*unit, "kind"],
+            registry=r,
+        )
         self.lag = Histogram(
             "warmroute_agent_lag_seconds", "From frame read to Redis", unit, buckets=_LAG_BUCKETS_S, registry=r
         )

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import zmq.asyncio
@@ -17,7 +18,7 @@ from replica.agent.adapters import adapters
 from replica.agent.engine import Engine, EngineFacts, RankSource
 from replica.agent.lane import Lane
 from replica.agent.metrics import AgentMetrics
-from replica.agent.proof import SchemeProof, candidates
+from replica.agent.proof import SchemeProof
 from replica.agent.reader import UnitReader
 from replica.agent.settings import AgentSettings
 from replica.agent.sink import UnitSink
@@ -25,8 +26,10 @@ from replica.agent.unit import UnitState
 from replica.agent.zmq_source import EventSource
 from replica.errors import EngineError
 from router.kv import registration
+from router.kv.engine_metrics import CacheConfig
 from router.kv.registration import Engine as RegisteredEngine
 from router.kv.registration import Registration
+from router.kv.wire import Change
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,8 @@ ENGINE_NAME = "vllm"
 MAX_PROBES = 5
 PROBE_PATIENCE_S = 5.0
 """How long blocks without a usable root may come in before a probe is sent all the same."""
+UNTOLD_PROBE_TOKENS = 128
+"""Length of a probe where nothing tells the block size: whole blocks of every usual size."""
 
 
 class RankAgent:
@@ -74,11 +79,14 @@ class RankAgent:
         if source.events is not None:
             self._sockets = EventSource(context, source.events, source.replay)
             self._reader = UnitReader(
-                self.unit, self._sockets, self._new_proof, self.sink.offer, self.sink.begin_epoch, metrics
+                self.unit, self._sockets, self._new_proof, self._publish, self._begin_epoch, metrics
             )
         self._tasks: list[asyncio.Task[None]] = []
         self._registered: Registration | None = None
         self._serving = False
+        self._metrics = metrics
+        self._judged: tuple[SchemeProof, str] | None = None
+        self._warned: set[str] = set()
         self._probes = 0
         self._probe_due_s = 0.0
         self._probe_task: asyncio.Task[None] | None = None
@@ -109,7 +117,7 @@ class RankAgent:
         """Take over what the engine says of itself now."""
         self._facts = facts
         cache = facts.cache(self.rank)
-        if cache != self._cache:
+        if cache not in (self._cache, CacheConfig()):  # one that tells nothing once is still the one that it was
             self._cache = cache
             self.unit.copies.num_blocks = cache.num_blocks
             self.unit.proof = self._new_proof()
@@ -118,11 +126,41 @@ class RankAgent:
         """Write a new lease where what it says has changed, and send a probe where one is due."""
         if not self._serving:
             return
+        self._tell()
+        self._probe_when_due()
+
+    def _tell(self) -> None:
+        """Write a lease where what it says has changed, and tell the operator of what keeps a proof away."""
         said = self._registration(0)
         if said != self._registered:
             self._registered = said
             self.sink.register(self._lease)
-        self._probe_when_due()
+        proof = self.unit.proof
+        self._judged = (proof, proof.state)
+        if proof.state == "refuted":
+            self._warn_once("refuted", f"blocks can't be credited: {proof.reason}")
+        if proof.sizes_differ:
+            sizes = f"the engine's events have blocks of {proof.seen_size} tokens, its metrics say {proof.told_size}"
+            self._warn_once("block_size", f"{sizes}: the events' size is taken")
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._metrics.conflicts.labels(self.unit_id, kind).inc()
+            log.warning(text, extra={"unit": self.unit_id})
+
+    def _publish(self, changes: Sequence[Change], received_s: float) -> None:
+        self.sink.offer(changes, received_s)
+        self._tell_when_judged()
+
+    def _begin_epoch(self) -> None:
+        self.sink.begin_epoch()
+        self._tell_when_judged()
+
+    def _tell_when_judged(self) -> None:
+        """Routers are to know a unit as EXACT when its blocks come, not when the next lease is due."""
+        if self._serving and (self.unit.proof, self.unit.proof.state) != self._judged:
+            self._tell()
 
     def failures(self) -> list[BaseException]:
         """Return what ended a task that should not have ended."""
@@ -154,8 +192,8 @@ class RankAgent:
         await self.sink.close(timeout_s)
 
     def _new_proof(self) -> SchemeProof:
-        cache = self._facts.cache(self.rank)
-        return SchemeProof(*candidates(cache.algorithm, cache.block_size or 0, self._settings.hash_seed))
+        cache = self._cache
+        return SchemeProof(cache.algorithm, cache.block_size, self._settings.hash_seed)
 
     def _lease(self, epoch: int) -> bytes:
         return registration.encode(self._registration(epoch), self._settings.registration_secret)
@@ -173,7 +211,7 @@ class RankAgent:
             models=list(self._facts.models),
             algorithm=algorithm[:64],
             seed=self._settings.hash_seed,
-            block_size=self._cache.block_size or 0,
+            block_size=self.unit.proof.block_size or 0,
             num_blocks=self._cache.num_blocks,
             trust=trust,
             reason=reason,
@@ -212,7 +250,7 @@ class RankAgent:
             self._probe_task = asyncio.create_task(self._probe(), name=f"probe {self.unit_id}")
 
     async def _probe(self) -> None:
-        size = self._cache.block_size or 0
+        size = self.unit.proof.block_size or UNTOLD_PROBE_TOKENS
         try:
             model = probe.probed_model(self._facts.models, size)
             tokens = probe.probe_tokens(size, random.SystemRandom())

@@ -1,7 +1,8 @@
 """Reads an engine's event socket, and asks its replay socket for what was missed.
 
 Frames on the SUB socket are topic, sequence (8 bytes, big-endian) and payload. A replay is asked for through a DEALER
-with an empty frame and the first sequence; the answers are an empty frame and the three, ended by sequence -1.
+with an empty frame and the first sequence; the answers are an empty frame and the three, ended by sequence -1. Earlier
+vLLM and SGLang leave the topic out of them.
 """
 
 from __future__ import annotations
@@ -123,12 +124,12 @@ class EventSource:
                         parts = plain.recv_multipart(zmq.NOBLOCK)
                     except zmq.Again:
                         break
-                    if len(parts) != 4 or len(parts[2]) != 8:
+                    if len(parts) not in (3, 4) or len(parts[-2]) != 8:
                         self.malformed += 1
                         return None
-                    if parts[2] == _END:
+                    if parts[-2] == _END:
                         return batches
-                    batches.append((int.from_bytes(parts[2], "big"), parts[3]))
+                    batches.append((int.from_bytes(parts[-2], "big"), parts[-1]))
             return None
         finally:
             dealer.close(linger=0)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from replica.agent.engine import RankSource, rank_sources
 from replica.agent.probe import probe_tokens
-from replica.agent.proof import SchemeProof, candidates
+from replica.agent.proof import SchemeProof
 from router.kv.engine_metrics import CacheConfig, cache_configs
 from router.kv.engine_models import parse_models
 from router.kv.registration import RegisteredModel
@@ -130,7 +130,7 @@ def _generate(server: Server, model: str, facts: EngineFacts, wishes: Wishes, rn
 
         # Without a prefix cache nothing is ever announced.
         if wishes.listen and source.events is not None and cache.prefix_caching is not False:
-            proof = SchemeProof(*candidates(cache.algorithm, block_size, wishes.seed))
+            proof = SchemeProof(cache.algorithm, cache.block_size, wishes.seed)
             from router.tools.doctor_events import listen  # it needs ZMQ, which a router's machine may lack
 
             heard = facts.heard[source.rank] = listen(source.events, source.replay, proof, probe, send)

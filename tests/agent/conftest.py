@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -40,6 +43,8 @@ class Publisher:
         self.events_address = "tcp://127.0.0.1:*"
         self.replay_address = "tcp://127.0.0.1:*"
         self.replays: list[int] = []
+        self.replay_topic = True
+        """Whether replay answers carry the topic, as vLLM's of 2026 do; earlier ones and SGLang's have none."""
         self.replay_answer: Callable[[list[tuple[int, bytes]]], list[tuple[int, bytes]]] = lambda batches: batches
         self.start()
 
@@ -110,8 +115,12 @@ class Publisher:
             first = int.from_bytes(start, "big")
             self.replays.append(first)
             for sequence, payload in self.replay_answer([b for b in self.buffer if b[0] >= first]):
-                await self._router.send_multipart([client, b"", self.topic, sequence.to_bytes(8, "big"), payload])
-            await self._router.send_multipart([client, b"", b"", (-1).to_bytes(8, "big", signed=True), b""])
+                await self._answer(client, self.topic, sequence, payload)
+            await self._answer(client, b"", -1, b"")
+
+    async def _answer(self, client: bytes, topic: bytes, sequence: int, payload: bytes) -> None:
+        head = [client, b"", topic] if self.replay_topic else [client, b""]
+        await self._router.send_multipart([*head, sequence.to_bytes(8, "big", signed=sequence < 0), payload])
 
 
 @pytest.fixture
@@ -242,3 +251,46 @@ def recordings(golden: Path) -> dict[str, list[tuple[bytes, int, bytes]]]:
         ]
         for path in (golden / "recordings").glob("*.json")
     }
+
+
+class Process:
+    """A `warmroute` command in operation, and its ready line."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, Any]) -> None:
+        self.process = process
+        self.ready = ready
+
+    async def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        if self.process.returncode is None:
+            self.process.send_signal(how)
+        async with asyncio.timeout(10):
+            return await self.process.wait()
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Any]:
+    """Start `warmroute` commands; all are killed after the test."""
+    running: list[Process] = []
+
+    async def run(*arguments: str, **environment: str) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "import sys; from router.cli import main; sys.exit(main())",
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **environment},
+        )
+        running.append(Process(process, {}))
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            running[-1].ready = json.loads(await process.stdout.readline())
+        return running[-1]
+
+    yield run
+    for one in running:
+        with contextlib.suppress(ProcessLookupError):
+            one.process.kill()
+        await one.process.wait()

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,54 +22,11 @@ SECRET = "a secret of sixteen bytes or more"
 UNIT = "r0/0"
 
 
-class Process:
-    """A `warmroute` command in operation, and its ready line."""
-
-    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, Any]) -> None:
-        self.process = process
-        self.ready = ready
-
-    async def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and return the exit code."""
-        if self.process.returncode is None:
-            self.process.send_signal(how)
-        async with asyncio.timeout(10):
-            return await self.process.wait()
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Any]:
-    """Start `warmroute` commands; all are killed after the test."""
-    running: list[Process] = []
-
-    async def run(*arguments: str, **environment: str) -> Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            "import sys; from router.cli import main; sys.exit(main())",
-            *arguments,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **environment},
-        )
-        running.append(Process(process, {}))
-        assert process.stdout is not None
-        async with asyncio.timeout(20):
-            running[-1].ready = json.loads(await process.stdout.readline())
-        return running[-1]
-
-    yield run
-    for one in running:
-        with contextlib.suppress(ProcessLookupError):
-            one.process.kill()
-        await one.process.wait()
-
-
 @pytest.fixture
 async def engine(start, golden: Path) -> Any:  # type: ignore[no-untyped-def]
     """Start a simulated engine; with a ready line, at the addresses of an earlier one."""
 
-    async def run(at: dict[str, Any] | None = None, *more: str) -> Process:
+    async def run(at: dict[str, Any] | None = None, *more: str) -> Any:
         port, events, replay = "0", "0", "0"
         if at is not None:
             port, events, replay = (
@@ -90,7 +43,7 @@ async def engine(start, golden: Path) -> Any:  # type: ignore[no-untyped-def]
 async def agent(start, redis_url: str) -> Any:  # type: ignore[no-untyped-def]
     """Start an agent beside an engine, with short leases."""
 
-    async def run(beside: Process, *more: str) -> Process:
+    async def run(beside: Any, *more: str) -> Any:
         options = ("--engine-url", beside.ready["http"], "--replica-id", "r0", "--lease-s", "2", *more)
         environment = {"WARMROUTE_AGENT_REDIS": redis_url, "WARMROUTE_AGENT_REGISTRATION_SECRET": SECRET}
         return await start("agent", *options, **environment)
@@ -98,7 +51,7 @@ async def agent(start, redis_url: str) -> Any:  # type: ignore[no-untyped-def]
     return run
 
 
-async def complete(beside: Process, token_ids: list[int]) -> None:
+async def complete(beside: Any, token_ids: list[int]) -> None:
     body = {"model": "tiny", "prompt": token_ids, "max_tokens": 1}
     async with (
         aiohttp.ClientSession() as session,
@@ -118,6 +71,7 @@ def blocks(token_ids: list[int]) -> set[tuple[int, int, int]]:
 
 
 PROMPT = list(range(100, 180))
+CBOR16 = Scheme(HashAlgorithm.SHA256_CBOR, 16)
 
 
 async def test_a_replica_shows_up_and_goes(engine, agent, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
@@ -247,49 +201,6 @@ async def test_health_and_metrics_are_served(engine, agent, eventually) -> None:
     assert str(PROMPT[0]) + ", " + str(PROMPT[1]) not in metrics
 
 
-async def run_to_end(*arguments: str) -> tuple[int, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "import sys; from router.cli import main; sys.exit(main())",
-        "agent",
-        *arguments,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(20):
-        _, errors = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, errors.decode()
-
-
-async def test_a_malformed_redis_url_is_exit_code_2() -> None:
-    """One line, no traceback."""
-    code, errors = await run_to_end("--engine-url", "http://127.0.0.1:9", "--redis", "nonsense")
-    assert (code, errors.count("\n")) == (2, 1)
-    assert "--redis" in errors
-
-
-async def test_a_port_in_use_is_one_line(redis_url: str) -> None:
-    """The line names the option and what to do; exit code 2."""
-    server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    code, errors = await run_to_end(
-        "--engine-url", "http://127.0.0.1:9", "--redis", redis_url, "--listen", f"127.0.0.1:{port}"
-    )
-    server.close()
-    assert (code, errors.count("\n")) == (2, 1)
-    assert "--listen" in errors
-
-
-async def test_no_engine_within_the_wait_is_exit_code_1(redis_url: str, mirror) -> None:  # type: ignore[no-untyped-def]
-    """With --wait-ready 0.3 and no engine: it gives up, says so, and has registered nothing."""
-    code, errors = await run_to_end("--engine-url", "http://127.0.0.1:9", "--redis", redis_url, "--wait-ready", "0.3")
-    assert code == 1
-    assert "--wait-ready" in errors
-    assert mirror.client.dbsize() == 0
-
-
 async def test_redis_that_is_not_there_is_said_in_one_line(engine) -> None:  # type: ignore[no-untyped-def]
     """The agent keeps trying; its line names the address and not the password; SIGTERM still ends it with 0."""
     one = await engine()
@@ -311,80 +222,48 @@ async def test_redis_that_is_not_there_is_said_in_one_line(engine) -> None:  # t
     assert "Traceback" not in rest
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.mark.parametrize("metrics", [None, "", 'vllm:cache_config_info{block_size="32"} 1.0\n'])
+async def test_events_alone_prove_an_engine(  # type: ignore[no-untyped-def]
+    start, publisher, redis_url, mirror, events, eventually, metrics
+) -> None:
+    """An engine without /metrics, without its cache in them, or with another block size there: the events tell it.
 
+    The blocks are in Redis and the lease says exact within 0.3 s of the first root block, and the lane tells of it.
+    """
 
-@pytest.fixture
-def agent_of_engine(start, redis_url: str, golden: Path) -> Any:  # type: ignore[no-untyped-def]
-    """`await agent_of_engine("--opt")`: an agent that starts a simulated engine itself."""
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "tiny", "root": "tiny", "parent": None}]})
+        if request.path == "/metrics" and metrics is not None:
+            return web.Response(text=metrics)
+        return web.Response(status=200 if request.path == "/health" else 404)
 
-    async def run(*more: str) -> Process:
-        port, events = free_port(), free_port()
-        options = ("--engine-url", f"http://127.0.0.1:{port}", "--replica-id", "r0", "--lease-s", "2")
-        command = (sys.executable, "-c", "import sys; from router.cli import main; sys.exit(main())", "simengine")
-        model = ("--model", "tiny", "--tokenizer", str(golden / "tokenizer"), "--events-port", str(events))
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        sockets = ("--kv-events", publisher.events_address, "--kv-replay", publisher.replay_address)
         environment = {"WARMROUTE_AGENT_REDIS": redis_url, "WARMROUTE_AGENT_REGISTRATION_SECRET": SECRET}
-        return await start("agent", *options, "--", *command, "--port", str(port), *model, *more, **environment)
-
-    return run
-
-
-async def ready_agent(one: Process) -> dict[str, Any]:
-    """Return the agent's ready line; the engine writes its own to the same output."""
-    assert one.process.stdout is not None
-    while one.ready["ready"] != "agent":
-        async with asyncio.timeout(20):
-            one.ready = json.loads(await one.process.stdout.readline())
-    return one.ready
-
-
-async def test_an_engine_under_its_agent_ends_with_it(agent_of_engine, mirror) -> None:  # type: ignore[no-untyped-def]
-    """SIGTERM takes the lease away and is passed on; the agent waits for the engine and exits with its status, 0."""
-    one = await agent_of_engine()
-    url = one.ready["http"]  # the engine's line comes first: an agent is ready once its engine answers
-    await ready_agent(one)
-    assert lease(mirror) is not None
-    assert await one.end() == 0
-    assert lease(mirror) is None
-    async with aiohttp.ClientSession() as session:
-        with pytest.raises(aiohttp.ClientConnectionError):
-            await session.get(url + "/health")
-
-
-async def test_an_agent_ends_with_the_status_of_its_engine(agent_of_engine, mirror) -> None:  # type: ignore[no-untyped-def]
-    """The engine dies by itself: the lease goes, and the agent's exit code is the engine's."""
-    one = await agent_of_engine("--fault", "die_after_tokens=1")
-    url = one.ready["http"]
-    await ready_agent(one)
-    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 5}
-    async with aiohttp.ClientSession() as session:
-        with contextlib.suppress(aiohttp.ClientError):
-            async with session.post(url + "/v1/completions", json=body) as got:
-                await got.read()
-    async with asyncio.timeout(10):
-        assert await one.process.wait() == 1
-    assert lease(mirror) is None
-
-
-async def test_a_command_that_cannot_be_started_is_exit_code_2(redis_url: str) -> None:
-    """One line, which names the command."""
-    code, errors = await run_to_end("--engine-url", "http://127.0.0.1:9", "--redis", redis_url, "--", "/no/such/engine")
-    assert (code, errors.count("\n")) == (2, 1)
-    assert "/no/such/engine" in errors
-
-
-async def test_the_engine_does_not_see_the_agents_secrets(redis_url: str) -> None:
-    """Redis' password and the secret of leases are not in the engine's environment; its status is the agent's."""
-    check = "import os, sys; sys.exit(7 if not any('WARMROUTE_AGENT' in name for name in os.environ) else 8)"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "import sys; from router.cli import main; sys.exit(main())", "agent"),
-        *("--engine-url", "http://127.0.0.1:9", "--", sys.executable, "-c", check),
-        env={**os.environ, "WARMROUTE_AGENT_REDIS": redis_url, "WARMROUTE_AGENT_REGISTRATION_SECRET": SECRET},
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    async with asyncio.timeout(20):
-        assert await process.wait() == 7
+        beside = await start("agent", "--engine-url", url, "--replica-id", "r0", *sockets, **environment)
+        found = lease(mirror)
+        assert found is not None
+        assert found.trust == "approximate"
+        said = sum(isinstance(message, StateChange) for message in mirror.messages(UNIT))
+        root = events.stored(chain(PROMPT, CBOR16), token_ids=PROMPT, block_size=16)
+        publisher.publish([root])
+        await eventually(lambda: lease(mirror).trust == "exact", timeout_s=0.3)  # type: ignore[union-attr]
+        found = lease(mirror)
+        assert found is not None
+        assert (found.algorithm, found.block_size) == ("sha256_cbor", 16)
+        states = [message for message in mirror.messages(UNIT) if isinstance(message, StateChange)]
+        assert len(states) == said + 1
+        assert states[-1] == StateChange(UNIT, found.epoch, "ready")
+        await eventually(lambda: mirror.dump(UNIT) == blocks(PROMPT))
+        async with aiohttp.ClientSession() as session, session.get(beside.ready["http"] + "/metrics") as got:
+            counted = 'scheme_conflicts_total{kind="block_size",unit="r0/0"} 1.0' in await got.text()
+        assert counted == (metrics is not None and "32" in metrics)
+    finally:
+        await runner.cleanup()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from replica.agent.adapters.vllm import VllmAdapter
-from replica.agent.proof import SchemeProof, candidates
+from replica.agent.proof import SchemeProof
 from router.kv.events import BlockStored, GroupKind, Tier
 from router.kv.hashes import chain
 from router.kv.schemes import HashAlgorithm, Scheme
@@ -21,7 +21,7 @@ def event(hashes: list[int], tokens: list[int], parent: int | None = None, **mor
 
 
 def proof(algorithm: str | None = "sha256_cbor", seed: str | None = None) -> SchemeProof:
-    return SchemeProof(*candidates(algorithm, 16, seed))
+    return SchemeProof(algorithm, 16, seed)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def proof(algorithm: str | None = "sha256_cbor", seed: str | None = None) -> Sch
 def test_the_real_engines_recordings_prove_their_scheme(name: str, algorithm: str, size: int, recordings) -> None:  # type: ignore[no-untyped-def]
     """Told the algorithm or not, each recording proves the scheme of the engine that made it."""
     for told in (algorithm, None):
-        one = SchemeProof(*candidates(told, size, None))
+        one = SchemeProof(told, size, None)
         for _, _, payload in recordings[name]:
             for happened in VllmAdapter().read(payload).events:
                 if isinstance(happened, BlockStored):
@@ -46,7 +46,7 @@ def test_the_real_engines_recordings_prove_their_scheme(name: str, algorithm: st
 
 def test_another_algorithm_is_refuted_with_a_remedy(recordings) -> None:  # type: ignore[no-untyped-def]
     """A recording of sha256_cbor refutes sha256, and the reason names the option that may help."""
-    one = SchemeProof(*candidates("sha256", 16, None))
+    one = SchemeProof("sha256", 16, None)
     for _, _, payload in recordings["sha256_cbor_bytes_block16"]:
         for happened in VllmAdapter().read(payload).events:
             if isinstance(happened, BlockStored):
@@ -95,16 +95,14 @@ def test_our_own_probe_refutes_without_extra_keys() -> None:
         {"extra_keys": (("a salt",),)},
         {"lora_name": "sql"},
         {"kind": GroupKind.WINDOW},
-        {"tier": Tier.CPU},
         {"token_ids": TOKENS[:32]},
-        {"block_size": 8},
         {"token_ids": ["x"] * 16},
         {"token_ids": [-1] * 16},
         {"extra_keys": ()},
     ],
 )
 def test_what_cant_be_compared_is_left_out(more: dict[str, object]) -> None:
-    """Extra keys, adapters, windows, other tiers, sparse stores and odd tokens neither prove nor refute."""
+    """Extra keys, adapters, windows, sparse stores and odd tokens neither prove nor refute."""
     one = proof()
     fields = {"hashes": (1,), "parent": None, "token_ids": TOKENS[:16], "block_size": 16, "extra_keys": (None,)}
     one.see(BlockStored(**{**fields, **more}))  # type: ignore[arg-type]
@@ -123,13 +121,61 @@ def test_xxhash_without_a_seed_can_never_be_proven(algorithm: str) -> None:
 def test_a_new_algorithm_is_said() -> None:
     """An algorithm that nobody knows yet is a reason, not an error."""
     assert "blake9" in (proof("blake9").reason or "")
-    assert "block size" in (SchemeProof(*candidates("sha256", 0, None)).reason or "")
 
 
 def test_a_recorded_probe_like_request_is_decisive(recordings) -> None:  # type: ignore[no-untyped-def]
     """One root block of the real engine is enough."""
     payload = recordings["eviction_int_block32"][0][2]
     assert msgspec.msgpack.decode(payload)[1][0]["parent_block_hash"] is None
-    one = SchemeProof(*candidates("sha256_cbor", 32, None))
+    one = SchemeProof("sha256_cbor", 32, None)
     one.see(VllmAdapter().read(payload).events[0])
+    assert one.state == "proven"
+
+
+@pytest.mark.parametrize("algorithm", ["sha256_cbor", None])
+@pytest.mark.parametrize("told", [None, 32])
+def test_the_events_block_size_is_the_one_that_is_proven(told: int | None, algorithm: str | None) -> None:
+    """Untold, or told as another: blocks of 16 tokens prove a scheme of 16 tokens, whichever algorithm it is."""
+    one = SchemeProof(algorithm, told, None)
+    one.see(event(chain(TOKENS[:16], CBOR), TOKENS[:16]))
+    assert (one.scheme, one.block_size, one.sizes_differ) == (CBOR, 16, told is not None)
+
+
+def test_two_sizes_that_differ_are_both_named() -> None:
+    """While nothing is proven, the reason tells the events' block size and the one of the metrics."""
+    one = SchemeProof("sha256_cbor", 32, None)
+    one.see(event([1], TOKENS[:16], extra_keys=None))
+    assert "16 tokens" in (one.reason or "")
+    assert "say 32" in (one.reason or "")
+
+
+def test_a_group_of_larger_blocks_refutes_nothing_of_the_told_size() -> None:
+    """Its hashes join those of smaller blocks, so they are no chain's: the group of the told size decides."""
+    one = proof()
+    wide = BlockStored((12345,), None, TOKENS[:32], 32, extra_keys=(None,))
+    one.see(event([], []))
+    one.see(event(chain(TOKENS[:16], CBOR), TOKENS[:16], extra_keys=(("a salt",),)))
+    one.see(wide)
+    assert one.state == "open"
+    one.see(event(chain(TOKENS[:16], CBOR), TOKENS[:16]))
+    assert one.state == "proven"
+
+
+def test_roots_that_were_seen_are_told_of() -> None:
+    """The reason says that roots did not match, or were of no use, and not that there were none."""
+    one = proof()
+    assert one.reason == "no root block seen yet"
+    one.see(event([1], TOKENS[:16], extra_keys=(("a salt",),)))
+    assert "1 root blocks were seen, all with" in (one.reason or "")
+    one.see(event([2], TOKENS[:16], extra_keys=None))
+    assert "1 root blocks were seen and none has the hash of sha256_cbor" in (one.reason or "")
+    assert "--hash-seed" in (one.reason or "")
+
+
+def test_root_blocks_on_the_cpu_alone_prove() -> None:
+    """A replica that announces only its CPU tier is proven by it; what does not match there refutes nothing."""
+    one = proof()
+    one.see(event([1], TOKENS[:16], tier=Tier.CPU))
+    assert one.state == "open"
+    one.see(event(chain(TOKENS[:16], CBOR), TOKENS[:16], tier=Tier.CPU))
     assert one.state == "proven"

@@ -23,12 +23,17 @@ class Attached:
     """A reader in operation, and what it told."""
 
     def __init__(self, publisher: Any, context: Any, replay: bool = True) -> None:
-        self.unit = UnitState("r0/0", VllmAdapter(), SchemeProof([]), None)
+        self.unit = UnitState("r0/0", VllmAdapter(), SchemeProof("none", 16, None), None)
         self.source = EventSource(context, publisher.events_address, publisher.replay_address if replay else None)
         self.told: list[Change] = []
         self.epochs = 0
         self.reader = UnitReader(
-            self.unit, self.source, lambda: SchemeProof([]), self._publish, self._begin_epoch, AgentMetrics()
+            self.unit,
+            self.source,
+            lambda: SchemeProof("none", 16, None),
+            self._publish,
+            self._begin_epoch,
+            AgentMetrics(),
         )
         self.task = asyncio.create_task(self.reader.run())
 

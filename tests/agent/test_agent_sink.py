@@ -36,7 +36,7 @@ class Writing:
 
     def __init__(self, url: str, lease_s: float = 10.0, snapshot_s: float = 30.0) -> None:
         self.client = redis_link.connect(url)
-        self.unit = UnitState(UNIT, VllmAdapter(), SchemeProof([]), None)
+        self.unit = UnitState(UNIT, VllmAdapter(), SchemeProof("none", 16, None), None)
         self.metrics = AgentMetrics()
         lane = Lane(self.client, Keys(), UNIT, lease_s, snapshot_s)
         self.sink = UnitSink(self.unit, lane, lease_s, snapshot_s, redis_link.shown(url), self.metrics)

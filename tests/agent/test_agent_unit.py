@@ -16,7 +16,7 @@ from router.kv.wire import Change
 
 
 def unit(num_blocks: int | None = None) -> UnitState:
-    return UnitState("r0/0", VllmAdapter(), SchemeProof([]), num_blocks)
+    return UnitState("r0/0", VllmAdapter(), SchemeProof("none", 16, None), num_blocks)
 
 
 def payload(*events: object, at_s: float = 1.0) -> bytes:

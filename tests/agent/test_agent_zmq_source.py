@@ -55,6 +55,14 @@ async def test_a_replay_gives_what_the_engine_still_has(source, publisher, event
     assert await source.replay(1, 5.0) == [(3, payloads[3]), (4, payloads[4])]
 
 
+async def test_a_replay_without_topics_is_understood(source, publisher, events) -> None:  # type: ignore[no-untyped-def]
+    """Frames of earlier vLLM and of SGLang, [b"", sequence, payload], and their end marker."""
+    publisher.replay_topic = False
+    payloads = [publisher.publish([events.cleared], lose=True)[2] for _ in range(2)]
+    assert await source.replay(0, 1.0) == list(enumerate(payloads))
+    assert await source.replay(2, 1.0) == []
+
+
 async def test_a_large_replay_is_whole(source, publisher, events) -> None:  # type: ignore[no-untyped-def]
     """Three thousand batches come in one replay."""
     for _ in range(3000):
