@@ -12,11 +12,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from router.kv import registration
 from router.kv.hashes import chain
 from router.kv.registration import Registration
 from router.kv.schemes import HashAlgorithm, Scheme
+from router.kv.wire import StateChange
 
 SECRET = "a secret of sixteen bytes or more"
 UNIT = "r0/0"
