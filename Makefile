@@ -14,7 +14,7 @@ help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
 
 demo: $(VENV)/.demo ## a fleet of simulated replicas, traffic under four policies, then a router to try (ARGS=--once ends by itself)
-	@$(BIN)/warmroute demo $(ARGS)
+	@exec $(BIN)/warmroute demo --with-parent $(ARGS)
 
 test: lint types contracts unit ## lint, types, import contracts and every test but the real engine's
 

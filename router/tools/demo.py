@@ -30,7 +30,7 @@ from router.tools.demo_plan import RUNS, DemoPlan, PolicyRun
 from router.tools.demo_report import Row, histogram_quantile, judge_predictions, make_bound, make_row, percentile
 from router.tools.demo_traffic import RequestRecord, Traffic
 from router.tools.local_fleet import LocalFleet
-from router.tools.processes import StartError
+from router.tools.processes import StartError, end_with_parent
 
 INTERRUPTED = 130
 LAG_PROBES = 24
@@ -60,15 +60,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="cache of each engine, in blocks of 16 tokens (default: %(default)s)",
     )
     parser.add_argument(
-        "--port", type=int, default=0, help="the router's port, 0 to 65535; 0: any free one (default: %(default)s)"
+        "--port", type=_port, default=0, help="the router's port, 0 to 65535; 0: any free one (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--with-parent",
+        action="store_true",
+        help="end when the process that started it ends, as `make demo` does (Linux; default: no)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; return 0, 1 when a request failed or a process did not start, 130 when interrupted."""
+    """Run the demo; return 0, 1 when a request failed or a process did not start, 130 when interrupted.
+
+    Raises:
+        ConfigurationError: The caches are too small for a conversation.
+    """
     plan = DemoPlan(args.seed, args.sessions, args.users, args.replicas, args.num_blocks, args.port)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    _listen_to_signals()
+    if args.with_parent:
+        end_with_parent()
     errors = Console(stderr=True)
     try:
         with ExitStack() as stack:
@@ -108,6 +118,7 @@ class _Demo:
         self._maker = TextMaker(self._text.tokenizer)
         self._sessions = plan.make_sessions(self._maker)
         self._turns = sum(len(session.turns) for session in self._sessions)
+        plan.check_room(self._sessions, self._text)
 
     def compare(self, stack: ExitStack) -> tuple[LocalFleet, Results]:
         """Run all policies; the last one's fleet stays up until `stack` is closed."""
@@ -125,11 +136,10 @@ class _Demo:
                         self._errors.print(f"{policy.name}: {done[-1].row.requests} requests", highlight=False)
         cost = done[-1]
         block_size = self._plan.engine.block_size
-        bound = make_bound(cost.records, self._text, self._plan.fleet_blocks, block_size)
         results = Results(
             plan=self._plan,
             rows=[one.row for one in done],
-            bound=bound,
+            bounds=[make_bound(one.records, self._text, self._plan.fleet_blocks, block_size) for one in done],
             predictions=judge_predictions(cost.records, block_size),
             feed_lag_p50_s=cost.feed_lag_p50_s,
             index_lag_p50_s=percentile(event_to_index_lags_s(fleet, self._maker, LAG_PROBES), 0.5),
@@ -151,9 +161,21 @@ class _Demo:
         return Progress(*columns, console=self._errors, disable=not self._errors.is_terminal)
 
 
+def _listen_to_signals() -> None:
+    """End in order on each of them.
+
+    SIGINT too: a shell that is not interactive has its background jobs ignore it, and so would we. But a SIGHUP that is
+    ignored is `nohup`'s, and meant.
+    """
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _interrupt)
+
+
 def _interrupt(_number: int, _frame: object) -> None:
     # As Ctrl-C: what is open is left through its context managers, so every process ends.
-    signal.raise_signal(signal.SIGINT)
+    raise KeyboardInterrupt
 
 
 def _advance(progress: Progress, task: TaskID, _: RequestRecord) -> None:
@@ -197,6 +219,13 @@ def _stay(fleet: LocalFleet, plan: DemoPlan, console: Console, quiet: bool) -> N
             time.sleep(0.5)
     except KeyboardInterrupt:
         return
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError("must be a port from 0 to 65535")
+    return value
 
 
 def _at_least_one(text: str) -> int:

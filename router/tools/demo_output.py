@@ -23,8 +23,8 @@ class Results:
 
     Attributes:
         plan: What was run.
-        rows: One a policy, in order; the last is the one that `bound` and `predictions` belong to.
-        bound: One cache as large as the fleet's, over the last row's requests in their order.
+        rows: One a policy, in order; the last is the one that `predictions` belong to.
+        bounds: For each row: one cache as large as the fleet's, over this row's requests in their order.
         predictions: Of the last row.
         feed_lag_p50_s: From Redis to the router's index, under the last row's traffic; NaN where none was measured.
         index_lag_p50_s: From an engine's event to the router's index, in the quiet after it.
@@ -33,15 +33,18 @@ class Results:
 
     plan: DemoPlan
     rows: Sequence[Row]
-    bound: Bound
+    bounds: Sequence[Bound]
     predictions: Predictions
     feed_lag_p50_s: float
     index_lag_p50_s: float
     duration_s: float
 
     def to_json(self) -> str:
-        """Return one line; figures that could not be measured are null."""
-        last = self.rows[-1]
+        """Return one line; figures that could not be measured are null.
+
+        `bound_hit_rate` is the last row's; `mean_in_flight` and `evicted_blocks` are the least over all rows, so that
+        they say of every row how much it was under pressure.
+        """
         rows = [
             {
                 "policy": row.policy,
@@ -50,16 +53,19 @@ class Results:
                 "ttft_p50_s": _number(row.ttft_p50_s),
                 "ttft_p90_s": _number(row.ttft_p90_s),
                 "spread": _number(row.spread),
+                "bound_hit_rate": _number(bound.hit_rate),
+                "mean_in_flight": _number(row.mean_in_flight),
+                "evicted_blocks": sum(row.evicted_blocks),
             }
-            for row in self.rows
+            for row, bound in zip(self.rows, self.bounds, strict=True)
         ]
         return json.dumps(
             {
                 "rows": rows,
-                "bound_hit_rate": _number(self.bound.hit_rate),
+                "bound_hit_rate": _number(self.bounds[-1].hit_rate),
                 "predicted_equals_delivered_share": _number(self.predictions.within_a_block),
-                "mean_in_flight": _number(last.mean_in_flight),
-                "evicted_blocks": sum(last.evicted_blocks),
+                "mean_in_flight": _number(min(row.mean_in_flight for row in self.rows)),
+                "evicted_blocks": min(sum(row.evicted_blocks) for row in self.rows),
             }
         )
 
@@ -73,10 +79,12 @@ def show(results: Results, console: Console) -> None:
 
 def measures(results: Results) -> list[str]:
     """Return what else was measured, a sentence each."""
-    plan, bound, predictions, last = results.plan, results.bound, results.predictions, results.rows[-1]
+    plan, bound, predictions, last = results.plan, results.bounds[-1], results.predictions, results.rows[-1]
     lines = [
-        f"bound: one cache of {plan.fleet_blocks:,} blocks, as large as the fleet's together, hits "
-        f"{bound.hit_rate:.1%} of the last row's requests in the order sent",
+        f"cache: {plan.num_blocks:,} blocks a replica; by default chosen so that what is in use at one time fits into "
+        "the fleet's caches together, and not into one replica's",
+        f"bound: one cache of {plan.fleet_blocks:,} blocks, as large as the fleet's together, over each row's requests "
+        f"in the order sent; {bound.hit_rate:.1%} for {last.policy}",
         f"pressure: {bound.distinct_blocks:,} distinct blocks, {bound.distinct_blocks / plan.fleet_blocks:.1f} times "
         f"the fleet's cache; evicted per replica, at least: "
         + ", ".join(f"{row.policy} {min(row.evicted_blocks):,}" for row in results.rows),
@@ -102,8 +110,8 @@ def _table(results: Results) -> Table:
     table.add_column("policy", no_wrap=True)
     for heading in ("requests", "hit rate", "TTFT p50", "TTFT p90", "spread", "of bound"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in results.rows:
-        share = row.hit_rate / results.bound.hit_rate if results.bound.hit_rate else math.nan
+    for row, bound in zip(results.rows, results.bounds, strict=True):
+        share = row.hit_rate / bound.hit_rate if bound.hit_rate else math.nan
         table.add_row(
             row.policy,
             f"{row.requests:,}",

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.workloads.conversations import ChatShape, DocumentShape, Mix, Session, SingleShape, Workload
+from loadtest.workloads.rendering import ChatText
 from loadtest.workloads.schedule import Lane, closed_loop
 from loadtest.workloads.text import TextMaker
+from router.errors import ConfigurationError, Problem
 from router.tools.local_fleet import EngineOptions, LocalFleet
 
 
@@ -93,6 +95,24 @@ class DemoPlan:
         """Return the same sessions for the same plan."""
         workload = Workload(MIX, maker, self.seed)
         return [workload.session(index) for index in range(self.sessions)]
+
+    def check_room(self, sessions: Sequence[Session], text: ChatText) -> None:
+        """Make sure that an engine's cache holds each conversation with its answers.
+
+        Raises:
+            ConfigurationError: One is longer: the engine would refuse it.
+        """
+        asked = [
+            (session.messages(turn, [""] * turn), sum(each.answer_tokens for each in session.turns[: turn + 1]))
+            for session in sessions
+            for turn in ([len(session.turns) - 1] if session.remembers else range(len(session.turns)))
+        ]
+        prompts = text.token_ids([messages for messages, _ in asked])
+        longest = max(len(prompt) + answers for prompt, (_, answers) in zip(prompts, asked, strict=True))
+        needed = -(-longest // self.engine.block_size) + 1  # block 0 is a placeholder
+        if self.num_blocks < needed:
+            said = f"{self.num_blocks} blocks do not hold the longest conversation, {longest} tokens"
+            raise ConfigurationError([Problem("--num-blocks", said, f"give {needed} or more")])
 
     def lanes(self, sessions: Sequence[Session]) -> list[Lane[Session]]:
         """Return the users; they come in one by one, 30 a second."""

@@ -10,9 +10,7 @@ agents follow, as they need to know an engine's address. However it ends, no pro
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -24,6 +22,7 @@ from typing import Any
 from loadtest.workloads.text import tokenizer_folder
 from router.tools.local_valkey import start_valkey
 from router.tools.processes import Child, StartError, stop_all, wait_for
+from router.tools.scratch import Scratch
 
 START_TIMEOUT_S = 60.0
 
@@ -116,6 +115,7 @@ class LocalFleet:
         self._valkey: Child | None = None
         self.children: list[Child] = []
         self.folder = Path()
+        self._scratch: Scratch | None = None
 
     @property
     def router(self) -> Server:
@@ -139,7 +139,8 @@ class LocalFleet:
         Raises:
             StartError: Something did not start; what did is stopped again.
         """
-        self.folder = Path(tempfile.mkdtemp(prefix="warmroute-"))
+        self._scratch = Scratch()
+        self.folder = self._scratch.folder
         try:
             self._start()
         except BaseException:
@@ -171,8 +172,8 @@ class LocalFleet:
             stop_all(group)
         self.children.clear()
         self._router = self._valkey = None
-        if self.folder != Path():
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def check(self) -> None:
         """Make sure that everything still runs.

@@ -11,6 +11,7 @@ fails to start there is something to show.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -36,6 +37,12 @@ TAIL_LINES = 15
 
 class StartError(Exception):
     """A process did not start; the message holds the end of what it wrote to standard error."""
+
+
+def end_with_parent() -> None:
+    """Have the kernel send us SIGTERM when the process that started us ends; nothing where the kernel can't do that."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # 1: PR_SET_PDEATHSIG, linux/prctl.h
 
 
 def _bound_to_us(command: Sequence[str]) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from router.tools.processes import wait_for
+
 SLOW_IMPORT = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -59,9 +61,7 @@ def answers(port: int) -> bool:
 
 
 @pytest.mark.parametrize("command", ["router", "simengine"])
-async def test_a_server_whose_output_nobody_reads_serves_and_ends_well(
-    tmp_path: Path, golden: Path, eventually: Any, command: str
-) -> None:
+def test_a_server_whose_output_nobody_reads_serves_and_ends_well(tmp_path: Path, golden: Path, command: str) -> None:
     """`warmroute router ... | true`: the ready line is lost, nothing else."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -72,7 +72,7 @@ async def test_a_server_whose_output_nobody_reads_serves_and_ends_well(
     process = subprocess.Popen(words, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     try:
-        await eventually(lambda: answers(port) or process.poll() is not None, 30)
+        wait_for("an answer", lambda: answers(port) or process.poll() is not None, [], 30)
     finally:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)

@@ -75,3 +75,83 @@ def test_a_demo_that_is_stopped_leaves_no_process(mark: str, number: signal.Sign
     demo.communicate(timeout=30)
     wait_for("the end of all processes", lambda: not processes(mark), [], 10)
     assert demo.returncode == (-9 if number == signal.SIGKILL else 130)
+
+
+IGNORING = "import os, signal, sys; signal.signal(signal.{0}, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+
+
+def start_ignoring(mark: str, number: str) -> subprocess.Popen[str]:
+    """Start it as a shell that is not interactive starts a background job (SIGINT), or as nohup does (SIGHUP)."""
+    command = [sys.executable, "-m", "router.cli", "demo", *SMALL]
+    environment = {**os.environ, "DEMO_TEST_MARK": mark}
+    return subprocess.Popen(
+        [sys.executable, "-c", IGNORING.format(number), *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_demo_in_the_background_can_be_stopped(mark: str, number: signal.Signals) -> None:
+    """`warmroute demo &` in a script is started with SIGINT ignored."""
+    demo = start_ignoring(mark, "SIGINT")
+    wait_for("several children", lambda: len(processes(mark)) >= 4, [], 30)
+    demo.send_signal(number)
+    demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    wait_for("the end of all processes", lambda: not processes(mark), [], 10)
+
+
+@pytest.mark.slow
+def test_nohup_keeps_a_demo_alive(mark: str) -> None:
+    """A hang-up that was ignored when it started stays ignored."""
+    demo = start_ignoring(mark, "SIGHUP")
+    wait_for("several children", lambda: len(processes(mark)) >= 4, [], 30)
+    ignored = next(
+        line for line in Path(f"/proc/{demo.pid}/status").read_text().splitlines() if line.startswith("SigIgn")
+    )
+    assert int(ignored.split()[1], 16) & 1 << (signal.SIGHUP - 1)
+    demo.send_signal(signal.SIGTERM)
+    demo.communicate(timeout=30)
+    assert demo.returncode == 130
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's promise is Linux'")
+def test_a_demo_ends_with_its_parent_where_asked(mark: str) -> None:
+    """make is killed: the demo and its children end."""
+    code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    command = [sys.executable, "-c", code, sys.executable, "-m", "router.cli", "demo", *SMALL, "--with-parent"]
+    parent = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "DEMO_TEST_MARK": mark},
+    )
+    wait_for("several children", lambda: len(processes(mark)) >= 5, [], 30)
+    parent.kill()
+    parent.wait()
+    wait_for("the end of all processes", lambda: not processes(mark), [], 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--port", "99999"), "--port"),
+        (("--port", "-5"), "--port"),
+        (("--num-blocks", "1"), "--num-blocks"),
+        (("--num-blocks", "20"), "give "),
+    ],
+)
+def test_options_that_can_not_work_are_refused_before_anything_starts(
+    mark: str, options: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2, one line, rather than engines that fail late."""
+    demo = start(mark, *options)
+    out, err = demo.communicate(timeout=60)
+    assert (demo.returncode, out) == (2, "")
+    assert said in err.splitlines()[-1]
+    assert "Traceback" not in err

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 
 import pytest
+from rich.console import Console
 
 from loadtest.workloads.answers import StreamedAnswer
 from loadtest.workloads.conversations import Kind
 from loadtest.workloads.lru_bound import Bound
 from loadtest.workloads.rendering import ChatText
 from loadtest.workloads.text import tokenizer_folder
-from router.tools.demo_output import Results, measures
+from router.tools.demo_output import Results, measures, show
 from router.tools.demo_plan import DemoPlan
 from router.tools.demo_report import (
     Predictions,
@@ -121,10 +123,11 @@ def test_a_missing_histogram_has_no_quantile() -> None:
 def results(hit_rates: tuple[float, ...]) -> Results:
     names = ("round-robin", "least-loaded", "cost-approximate", "cost")
     rows = [
-        Row(name, 10, 0, rate, 0.1, math.nan, 1.5, 17.25, (3, 4, 5, 6))
-        for name, rate in zip(names, hit_rates, strict=True)
+        Row(name, 10, 0, rate, 0.1, math.nan, 1.5, in_flight, (3, 4, 5, evicted))
+        for name, rate, in_flight, evicted in zip(names, hit_rates, (18, 17.25, 20, 19), (9, 8, 6, 7), strict=True)
     ]
-    return Results(DemoPlan(), rows, Bound(1_000, 800, 5_000, 10), Predictions(0.97, 0.02, 0.01), math.nan, 0.01, 100.0)
+    bounds = [Bound(1_000, hits, 5_000, 10) for hits in (500, 600, 700, 800)]
+    return Results(DemoPlan(), rows, bounds, Predictions(0.97, 0.02, 0.01), math.nan, 0.01, 100.0)
 
 
 def test_the_json_line_has_the_promised_keys() -> None:
@@ -145,8 +148,27 @@ def test_the_json_line_has_the_promised_keys() -> None:
         "ttft_p50_s": 0.1,
         "ttft_p90_s": None,
         "spread": 1.5,
+        "bound_hit_rate": 0.8,
+        "mean_in_flight": 19,
+        "evicted_blocks": 19,
     }
     assert (line["bound_hit_rate"], line["mean_in_flight"], line["evicted_blocks"]) == (0.8, 17.25, 18)
+
+
+def test_the_pressure_is_the_least_of_all_rows() -> None:
+    """A row that was under less than the others is not hidden by the last."""
+    line = json.loads(results((0.2, 0.2, 0.6, 0.7)).to_json())
+    assert (line["mean_in_flight"], line["evicted_blocks"]) == (17.25, 18)
+
+
+def test_each_row_is_compared_with_its_own_bound() -> None:
+    """Under each policy the requests come in another order: 0.2 of 0.5, 0.3 of 0.6, 0.35 of 0.7, 0.6 of 0.8."""
+    console = Console(file=io.StringIO(), width=120)
+    show(results((0.2, 0.3, 0.35, 0.6)), console)
+    lines = console.file.getvalue().splitlines()
+    shares = [line.split()[-1] for line in lines if line.split()[:1] in (["round-robin"], ["least-loaded"])]
+    shares += [line.split()[-1] for line in lines if line.split()[:1] in (["cost-approximate"], ["cost"])]
+    assert shares == ["40%", "50%", "50%", "75%"]
 
 
 def test_failures_are_shown() -> None:
@@ -154,5 +176,5 @@ def test_failures_are_shown() -> None:
     good = results((0.2, 0.2, 0.6, 0.7))
     assert not any("FAILED" in line for line in measures(good))
     bad_row = Row("cost", 10, 2, 0.7, 0.1, 0.2, 1.5, 17.25, (1,))
-    bad = Results(good.plan, [bad_row], good.bound, good.predictions, math.nan, 0.01, 1.0)
+    bad = Results(good.plan, [bad_row], good.bounds[:1], good.predictions, math.nan, 0.01, 1.0)
     assert "FAILED requests: cost 2" in measures(bad)
