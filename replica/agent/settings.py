@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import os
 import re
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from replica.errors import UsageError
-from router.kv.addresses import check_engine_url
+from router.kv.addresses import check_engine_url, check_host
 from router.kv.keys import Keys
 from router.kv.redis_url import check_redis_url
 
@@ -22,6 +23,7 @@ SECRET_VARIABLE = "WARMROUTE_AGENT_REGISTRATION_SECRET"  # noqa: S105  (the vari
 API_KEY_VARIABLE = "WARMROUTE_AGENT_ENGINE_API_KEY"
 _REPLICA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _MIN_SECRET_BYTES = 16
+_MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
     elif (problem := check_redis_url(redis_url)) is not None:
         problems.append(f"--redis: {problem}")
     for option, address in (("--kv-events", args.kv_events), ("--kv-replay", args.kv_replay)):
-        if address is not None and not _is_zmq(address):
-            problems.append(f"{option}: {address!r} is no ZMQ address; write tcp://HOST:PORT or ipc://PATH")
+        if address is not None and (problem := _zmq_problem(address)) is not None:
+            problems.append(f"{option}: {problem}; write tcp://HOST:PORT or ipc://PATH")
     host, port = _listen(args.listen, problems)
     try:
         keys = Keys(args.namespace, args.lanes)
@@ -80,8 +82,8 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
     for option, value in (("--lease-s", args.lease_s), ("--snapshot-s", args.snapshot_s)):
         if not 0.1 <= value <= 3600:
             problems.append(f"{option}: {value} is not within 0.1 to 3600 seconds")
-    if args.wait_ready is not None and args.wait_ready < 0:
-        problems.append("--wait-ready: must not be negative")
+    if args.wait_ready is not None and not 0 <= args.wait_ready < math.inf:
+        problems.append(f"--wait-ready: {args.wait_ready} is no number of seconds; leave it out to wait for ever")
     replica_id = args.replica_id or _default_id(advertise, environment)
     if not _REPLICA_ID.match(replica_id):
         problems.append(f"--replica-id: {replica_id!r} must be letters, digits, '.', '_', '-', at most 128")
@@ -122,11 +124,17 @@ def _url_problems(option: str, url: str | None) -> list[str]:
         return [f"{option}: missing; write http://HOST:PORT"]
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        port = parts.port
     except ValueError:
         return [f"{option}: is malformed; write http://HOST:PORT"]
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return [f"{option}: {url!r} is no address; write http://HOST:PORT"]
+    if port == 0:
+        return [f"{option}: port 0 names no server; write http://HOST:PORT"]
+    if (problem := check_host(parts.hostname)) is not None:
+        return [f"{option}: {problem}; write http://HOST:PORT"]
+    if parts.query or parts.fragment:
+        return [f"{option}: must have no query or fragment; write http://HOST:PORT"]
     if parts.username is not None or parts.password is not None:
         return [f"{option}: must not carry credentials; set {API_KEY_VARIABLE} for an engine with --api-key"]
     return []
@@ -146,18 +154,26 @@ def _usable(engine_url: str) -> bool:
     return not _url_problems("", engine_url)
 
 
-def _is_zmq(address: str) -> bool:
+def _zmq_problem(address: str) -> str | None:
     if address.startswith(("ipc://", "inproc://")):
-        return True
-    return re.match(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^:/\s*]+):\d{1,5}\Z", address) is not None
+        return None
+    parts = re.match(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^:/\s*]+):(\d{1,5})\Z", address, re.ASCII)
+    if parts is None:
+        return f"{address[:200]!r} is no ZMQ address"
+    if not 1 <= int(parts[2]) <= _MAX_PORT:
+        return f"port {parts[2]} is not within 1 to {_MAX_PORT}"
+    return check_host(parts[1].strip("[]"))
 
 
 def _listen(text: str, problems: list[str]) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        problems.append(f"--listen: {text!r} is no HOST:PORT (port 0 takes any free one)")
+    if not host or re.match(r"\d{1,5}\Z", port, re.ASCII) is None or int(port) > _MAX_PORT:
+        problems.append(f"--listen: {text[:200]!r} is no HOST:PORT (port 0 takes any free one)")
         return "127.0.0.1", 0
-    return host.strip("[]"), int(port)
+    host = host.strip("[]")
+    if (problem := check_host(host)) is not None:
+        problems.append(f"--listen: {problem}; write HOST:PORT")
+    return host, int(port)
 
 
 def _secret(file: str | None, environment: Mapping[str, str], problems: list[str]) -> bytes | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from router.kv.addresses import check_host
+
 SCHEMES = ("redis", "rediss", "unix")
 OPTIONS = (
     "db",
@@ -43,6 +45,8 @@ def check_redis_url(url: str) -> str | None:
             return f"the socket's path is missing; {_FORM}"
     elif not parts.hostname:
         return f"the host is missing; {_FORM}"
+    elif check_host(parts.hostname) is not None:
+        return f"the host is no name that can be resolved; {_FORM}"
     elif path not in ("", "/") and not _NUMBER.match(path[1:]):
         return f"the path is no number of a database; {_FORM}"
     if parts.fragment:

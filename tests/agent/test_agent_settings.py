@@ -47,7 +47,7 @@ def test_the_default_id_is_the_hosts_name_and_no_address() -> None:
     assert settings(*GOOD).replica_id
 
 
-@pytest.mark.parametrize("url", ["https://h:1", "http://h:1/v1", "http://h:1?x=1"])
+@pytest.mark.parametrize("url", ["https://h:1", "http://h:1/v1"])
 def test_an_address_that_every_router_refuses_is_refused_here(url: str) -> None:
     """As --advertise, and as the --engine-url that would stand for it; with the remedy."""
     (told,) = problems(*GOOD, "--advertise", url)
@@ -92,7 +92,7 @@ def test_nothing_at_all_says_what_is_needed() -> None:
     assert any("--redis" in line and REDIS_VARIABLE in line for line in told)
 
 
-@pytest.mark.parametrize("url", ["localhost", "redis://", "redis://h:port", "redis://h:99999999", "mysql://h"])
+@pytest.mark.parametrize("url", ["localhost", "redis://", "redis://h:port", "redis://h:99999999", "mysql://h", "redis://" + "a" * 64])
 def test_a_malformed_redis_url_is_told_without_its_password(url: str) -> None:
     """The address may hold a password, so it is not repeated."""
     secret = url.replace("://", "://:hunter22@", 1)
@@ -138,3 +138,24 @@ def test_credentials_in_the_engines_url_are_refused() -> None:
 def test_waiting_for_the_engine_is_bounded_where_asked(arguments: list[str], expected: float | None) -> None:
     """By default, and with the bare option, the agent waits for ever."""
     assert settings(*GOOD, *arguments).wait_ready_s == expected
+
+
+LONG = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *[("--wait-ready", value) for value in ("inf", "nan", "-1")],
+        *[("--engine-url", url) for url in ("http://h:1?x=1", "http://h:1#x", "http://h:0", f"http://{LONG}:1")],
+        *[("--engine-url", url) for url in ("http://a..b:1", f"http://{'a.' * 127}a:1")],
+        *[("--advertise", url) for url in ("http://h:0", f"http://{LONG}.example:1", "http://a..b:1")],
+        *[("--kv-events", f"tcp://{rest}") for rest in ("h:99999", "h:0", f"{LONG}:1", "a..b:1")],
+        ("--kv-replay", "tcp://h:65536"),
+        *[("--listen", value) for value in (f"{LONG}:1", "a..b:1", "h:" + "9" * 5000)],
+    ],
+)
+def test_what_no_socket_takes_is_one_line(option: str, value: str) -> None:
+    """Times without end, queries, ports out of range and hosts that no resolver takes are told, and nothing else."""
+    (told,) = problems(*GOOD, option, value)
+    assert told.startswith(f"{option}: ")
