@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\Z")
-_MAX_LABEL, _MAX_HOST = 63, 253
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,253}\Z")
 
 
@@ -30,10 +29,6 @@ def normalised_url(text: str) -> str:
     host = (parts.hostname or "").rstrip(".")
     if not host or any(character.isspace() for character in host):
         raise ValueError("an address has a host")
-    if (problem := check_host(host)) is not None:
-        raise ValueError(problem)
-    if parts.port == 0:
-        raise ValueError("port 0 names no server")
     if parts.port == 0:
         raise ValueError("a port is a number from 1 to 65535")
     if host == "localhost":
@@ -61,12 +56,15 @@ def check_host_name(host: str) -> None:
 
 
 def check_host(host: str) -> str | None:
-    """Return what is wrong with a host's name; None when a resolver takes it (or it is an address)."""
+    """Return what is wrong with a host's name or address; None when it can be connected to."""
     try:
-        encoded = host.encode("idna")
-    except UnicodeError:
-        return f"host {host[:100]!r} is no name: a label has 1 to {_MAX_LABEL} characters"
-    return None if 0 < len(encoded) <= _MAX_HOST else f"a host's name has 1 to {_MAX_HOST} characters"
+        ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            check_host_name(host)
+        except ValueError as error:
+            return str(error)
+    return None
 
 
 def check_engine_url(text: str) -> str | None:

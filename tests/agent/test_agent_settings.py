@@ -92,7 +92,10 @@ def test_nothing_at_all_says_what_is_needed() -> None:
     assert any("--redis" in line and REDIS_VARIABLE in line for line in told)
 
 
-@pytest.mark.parametrize("url", ["localhost", "redis://", "redis://h:port", "redis://h:99999999", "mysql://h", "redis://" + "a" * 64])
+@pytest.mark.parametrize(
+    "url",
+    ["localhost", "redis://", "redis://h:port", "redis://h:99999999", "mysql://h", "redis://" + "a" * 64],
+)
 def test_a_malformed_redis_url_is_told_without_its_password(url: str) -> None:
     """The address may hold a password, so it is not repeated."""
     secret = url.replace("://", "://:hunter22@", 1)
