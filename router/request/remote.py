@@ -3,8 +3,9 @@
 The seam only: asking takes a network, and is done by whoever has an event loop (`router.feeds.remote_tokenizer`). A
 request is asked about once, before it is placed; without an answer in time it is placed by load.
 
-`/tokenize` renders a chat as the chat API does, with two differences that are made up for here (fields of its own for
-the reasoning effort and for documents, which go in as variables), and one that is not: the chats of gpt-oss.
+`/tokenize` renders a chat as the chat API does, with three differences that are made up for here (the chat API has
+fields of its own for the reasoning effort and for documents, which go in as variables, and it alone knows reasoning by
+its older name), and one that is not: the chats of gpt-oss.
 """
 
 from __future__ import annotations
@@ -141,4 +142,15 @@ def _about_chat(fields: Mapping[str, Any], special: bool) -> dict[str, Any] | No
     if fields.get("documents") is not None:
         variables["documents"] = fields["documents"]
     asked = {name: fields[name] for name in _SAME_FIELDS if fields.get(name) is not None}
+    asked["messages"] = [_renamed(message) for message in fields["messages"]]
     return {**asked, "add_special_tokens": special, "chat_template_kwargs": variables or None}
+
+
+def _renamed(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with its reasoning under the one name that `/tokenize` knows."""
+    if message.get("reasoning_content") is None:
+        return message
+    renamed = {name: value for name, value in message.items() if name != "reasoning_content"}
+    if renamed.get("reasoning") is None:
+        renamed["reasoning"] = message["reasoning_content"]
+    return renamed

@@ -52,6 +52,14 @@ def test_about_chats() -> None:
     }
 
 
+def test_about_reasoning() -> None:
+    """Reasoning under its older name, which the chat API alone knows, goes on under the newer one."""
+    said = {"role": "assistant", "content": "c"}
+    older, both = {**said, "reasoning_content": "o"}, {**said, "reasoning": "r", "reasoning_content": "o"}
+    asked = _ask(CHAT, messages=[USER, older, both])
+    assert asked["messages"] == [USER, {**said, "reasoning": "o"}, {**said, "reasoning": "r"}]
+
+
 def test_about_responses() -> None:
     """A response is asked about as the chat that it becomes, with the special tokens that its API adds."""
     asked = _ask(RESPONSES, input="hello", instructions="brief")
