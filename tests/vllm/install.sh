@@ -67,7 +67,8 @@ for text in requires(sys.argv[1]) or []:
         requirement.marker = None
         print(requirement)
 PYTHON
-pip --requirement "$venv/requirements.txt" "$TORCH"
+# xxhash: for the hash algorithms of that name, which the engine has without asking for their package.
+pip --requirement "$venv/requirements.txt" "$TORCH" 'xxhash>=3.5'
 quietly env HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 "$venv/bin/python" -c 'import vllm, torch'
 echo "$key" >"$stamp"
 build=$("$venv/bin/python" -c 'from importlib.metadata import version; print("torch", version("torch"))')

@@ -181,6 +181,8 @@ def _tokenize(path: str, body: Body) -> Body | None:
     elif path == CHAT:
         if {"truncate_prompt_tokens", "documents", "reasoning_effort"} & set(body):
             return None
+        if any("reasoning_content" in message for message in body["messages"]):
+            return None  # the chat API renames it, /tokenize drops it
         fields = ("model", "messages", "tools", "add_generation_prompt", "continue_final_message")
         fields += ("add_special_tokens", "chat_template_kwargs")
     else:

@@ -14,6 +14,8 @@ import yaml
 
 from router.kv.extra_keys import ExtraKeys, Lora
 from router.kv.hashes import chain_digests, max_hit_tokens
+from router.request.reader import PromptReader
+from router.request.remote import question_for
 from router.tools.processes import Child, wait_for
 from tests.vllm.engines import (
     ENGINE_START_S,
@@ -150,6 +152,9 @@ class Line:
         assert usage.prompt_tokens == sum(map(len, prompts))
         if case.tokenize is not None:
             _same("ids, router and /tokenize", ids, self._ask_engine("/tokenize", case.tokenize).json["tokens"])
+        if question := _question(case):
+            told = self._ask_engine("/tokenize", question).json["tokens"]
+            _same("ids, router and what it would be told by /tokenize", ids, told)
         if len(prompts) == 1 and "n" not in case.body:
             assert usage.cached_tokens == first.predicted, "the first time"
         self._check_hashes(case, prompts, to_the_end="return_token_ids" not in case.body)
@@ -196,6 +201,12 @@ class Line:
             return False
         size = self.plan.scheme.block_size
         return not to_the_end or any(len(self.published.path(name)) * size >= prompt_tokens for name in new)
+
+
+def _question(case: Case) -> bytes | None:
+    """Return what a router without the tokenizer would ask the replica; None where that tells it nothing."""
+    question = question_for(PromptReader(lambda _: None).read(case.path, case.raw), case.path, case.raw)
+    return None if question is None else question.body
 
 
 def _prompts(answer: Answer, case: Case) -> list[list[int]]:
