@@ -47,6 +47,11 @@ class ChunkedBody:
         """Whether the last chunk and the trailers were read."""
         return self._state is _State.DONE
 
+    @property
+    def left_bytes(self) -> int:
+        """What the chunk that came last has announced and not sent yet."""
+        return self._left
+
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """Take in bytes.
 

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import cast
 
 from router.errors import (
+    DrainingError,
     HeadersTooLargeError,
     MalformedRequestError,
     OverloadedError,
@@ -26,6 +27,9 @@ from router.proxy.request_head import RequestHead
 
 AHEAD_BYTES = 256 * 1_024
 """Bytes of pipelined requests that wait while one is answered; with more, reading pauses."""
+AHEAD_S = 0.5
+"""But only for so long: unread bytes hide that the client leaves. Then they are thrown away, and the connection ends
+with the answer that runs."""
 DISCARD_BYTES = 256 * 1_024
 """A refused body up to this length is read and thrown away to keep the connection; a longer one ends it."""
 LINGER_S = 30.0
@@ -68,6 +72,7 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: Http1Exchange | None = None
         self._keep_alive = False
         self._ahead = b""
+        self._ahead_dropped = False
         self._consuming = False
         self._reading_paused = False
         self._writing_paused = False
@@ -95,7 +100,8 @@ class ClientConnection(asyncio.Protocol):
         """Bytes of this request or a later one."""
         state = self._state
         if state is _State.RUNNING or self._ahead:
-            self._keep_ahead(data)
+            if not self._ahead_dropped:
+                self._keep_ahead(data)
         elif state is _State.LINGER:
             self.deadline_s = min(self._linger_until_s, time.monotonic() + LINGER_QUIET_S)
         elif state is not _State.GONE:
@@ -144,14 +150,21 @@ class ClientConnection(asyncio.Protocol):
         """The client was too slow, idle for too long, or has lingered enough."""
         self.deadline_s = NEVER
         if self._state is _State.BODY or (self._state is _State.HEAD and self._head_bytes):
-            self._refuse(RequestTimeoutError("the request did not come in time"))
-        elif self._state is not _State.RUNNING:
+            draining = self._door.closing and self._state is _State.HEAD
+            late = "the request did not come in time"
+            self._refuse(DrainingError("the router is going away") if draining else RequestTimeoutError(late))
+        elif self._state is _State.RUNNING:
+            self._ahead, self._ahead_dropped, self._keep_alive = b"", True, False
+            self._resume_reading()
+        else:
             self._transport.abort()
 
     def drain(self) -> None:
-        """Close now if nothing is being asked or answered."""
+        """Close now if nothing is being asked or answered, and soon if a request has only begun to come."""
         if self._state is _State.HEAD and not self._head_bytes:
             self._transport.close()
+        elif self._state is _State.HEAD:
+            self.deadline_s = min(self.deadline_s, time.monotonic() + LINGER_DRAINING_S)
         elif self._state is _State.LINGER:
             self.deadline_s = self._linger_until_s = min(self._linger_until_s, time.monotonic() + LINGER_DRAINING_S)
 
@@ -174,6 +187,13 @@ class ClientConnection(asyncio.Protocol):
         if len(self._ahead) > AHEAD_BYTES and not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
+            if self._state is _State.RUNNING:
+                self.deadline_s = time.monotonic() + AHEAD_S
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
+            self._transport.resume_reading()
 
     def _consume(self, data: bytes) -> None:
         """Take in all bytes. A loop and no recursion: one segment may hold thousands of requests."""
@@ -308,8 +328,8 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._half_closed is not None:
             self._half_closed.exchange_ended()
-        if not keep or self._door.closing:
-            if was_running and not self._ahead:
+        if not keep or self._door.closing or self._ahead_dropped:
+            if was_running and not self._ahead and not self._ahead_dropped:
                 self._transport.close()
                 self._await_close()
             else:
@@ -324,9 +344,7 @@ class ClientConnection(asyncio.Protocol):
         """Go on with what came while a request was answered."""
         if self._writing_paused:
             return
-        if self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        self._resume_reading()
         if self._ahead:
             ahead, self._ahead = self._ahead, b""
             self._arrived_s = time.monotonic()
@@ -362,11 +380,9 @@ class ClientConnection(asyncio.Protocol):
         now_s = time.monotonic()
         self._state = _State.LINGER
         self._ahead = b""
-        self._linger_until_s = now_s + LINGER_S
-        self.deadline_s = now_s + LINGER_QUIET_S
-        if self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        self._linger_until_s = now_s + (LINGER_DRAINING_S if self._door.closing else LINGER_S)
+        self.deadline_s = min(self._linger_until_s, now_s + LINGER_QUIET_S)
+        self._resume_reading()
         if self._half_closed is None and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -381,6 +397,4 @@ class ClientConnection(asyncio.Protocol):
         handoff = self._door.admin_handoff
         assert handoff is not None  # noqa: S101 - for the type alone: the caller looked
         self._detach()
-        lines = [b"%s %s HTTP/%s" % (head.method.encode("ascii"), head.target, head.version.encode("ascii"))]
-        lines += [name + b": " + value for name, value in head.headers if name.lower() != b"connection"]
-        handoff(self._transport, b"\r\n".join((*lines, b"connection: close", b"", rest)))
+        handoff(self._transport, head.again(b"connection: close") + rest)

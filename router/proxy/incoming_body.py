@@ -59,6 +59,8 @@ class IncomingBody:
             pieces, used = self._chunked.feed(data)
             for piece in pieces:
                 self._store(piece)
+            if self._size_bytes + self._chunked.left_bytes > self._limit_bytes:
+                raise self._too_large()  # at the chunk's header: what follows would be read for nothing
             return used
         piece = data if len(data) <= self._left_bytes else data[: self._left_bytes]
         self._left_bytes -= len(piece)

@@ -112,6 +112,12 @@ class RequestHead:
             self._judge(parser)
             self._parser = None  # It holds our methods: without this the two keep each other alive.
 
+    def again(self, connection: bytes) -> bytes:
+        """Return the head as it came, but with this `Connection` line for its own."""
+        lines = [b"%s %s HTTP/%s" % (self.method.encode("ascii"), self.target, self.version.encode("ascii"))]
+        lines += [name + b": " + value for name, value in self.headers if name.lower() != b"connection"]
+        return b"\r\n".join((*lines, connection, b"", b""))
+
     # -- llhttp's callbacks -------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:

@@ -319,3 +319,15 @@ async def test_no_delay_is_set(harness, engine, wire, eventually) -> None:
     (connection,) = await eventually(lambda: item.plane.door.connections)
     connected = connection._transport.get_extra_info("socket")
     assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_a_chunk_over_the_limit_is_refused_at_its_header(harness, engine, wire) -> None:
+    """Before its data is sent: 2^40 bytes are announced and none follows."""
+    item = await harness(await engine())
+    client = await item.client()
+    client.send(
+        wire.get("/v1/completions", ["Transfer-Encoding: chunked"], "POST") + wire.chunk(b"{") + b"10000000000\r\n"
+    )
+    answer = await client.answer()
+    assert (answer.status, answer.code) == (413, "body_too_large")
+    item.assert_accounted()

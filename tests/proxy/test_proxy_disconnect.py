@@ -181,3 +181,44 @@ async def test_leaving_while_connecting_gives_up(harness, engine, wire, eventual
     item.assert_accounted()
     for each in (full, *others):
         each.close()
+
+
+@pytest.mark.parametrize("how", LEAVE)
+async def test_leaving_behind_pipelined_bytes_aborts_the_engine(harness, engine, wire, eventually, how) -> None:
+    """Bytes that are not read hide a FIN: with more pipelined than is kept, leaving is still seen within a second."""
+    one = await engine(silent)
+    item = await harness(one)
+    client = await item.client()
+    client.send(wire.post(wire.chat_body()))
+    await eventually(lambda: one.asked)
+    client.send(wire.post(wire.chat_body(pad=4_000_000)))
+    assert await left(item, one, eventually, client, how) < 1.2
+    assert item.notes.last.aborted
+    item.assert_accounted()
+
+
+async def test_what_was_pipelined_and_dropped_ends_the_connection_after_the_answer(harness, engine, wire) -> None:
+    """The request that runs is answered as a whole, and no other one is taken for its follower."""
+
+    async def behave(asked, writer) -> None:
+        await asyncio.sleep(1)
+        writer.write(wire.ok())
+
+    one = await engine(behave)
+    item = await harness(one)
+    client = await item.client()
+    client.send(wire.post(wire.chat_body()) + wire.post(wire.chat_body(pad=4_000_000)))
+    answer = await client.answer()
+    assert (answer.status, answer.one("connection")) == (200, "close")
+    assert await client.closed()
+    assert len(one.asked) == 1
+    item.assert_accounted()
+
+
+async def test_much_that_is_pipelined_behind_a_quick_answer_is_served(harness, engine, wire) -> None:
+    """Reading pauses for a moment alone, so nothing is lost."""
+    one = await engine()
+    item = await harness(one)
+    client = await item.client()
+    client.send(wire.post(wire.chat_body(pad=400_000)) * 3)
+    assert [(await client.answer()).status for _ in range(3)] == [200] * 3

@@ -147,3 +147,18 @@ async def test_admin_on_the_same_port(harness, engine, wire) -> None:
     assert await client.closed()
     assert (await item.ask(wire.post(wire.chat_body()))).status == 200
     await runner.cleanup()
+
+
+async def test_half_a_head_does_not_hold_a_drain(harness, engine, wire) -> None:
+    """It gets a second to come in, then it is told to go elsewhere."""
+    item = await harness(await engine())
+    client = await item.client()
+    assert (await client.ask(wire.post(wire.chat_body()))).status == 200
+    client.send(b"POST /v1/completions HTTP/1.1\r\nHost: ro")
+    begun_s = time.monotonic()
+    draining = asyncio.ensure_future(item.plane.drain(20))
+    answer = await client.answer()
+    assert (answer.status, answer.code) == (503, "draining")
+    client.close()
+    await draining
+    assert time.monotonic() - begun_s < 4
