@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from router.admin.app import AdminView, build_admin, handoff
+from router.admin.app import HTTP_LOG, AdminView, build_admin, handoff
 from router.config import RouterConfig, is_loopback, split_address
 from router.errors import ConfigurationError, Problem
 from router.feeds.feeds import Feeds
@@ -168,7 +168,7 @@ class App:
             clock=self.clock,
             vouching=self.vouching,
         )
-        runner = web.AppRunner(build_admin(view), access_log=None, handle_signals=False)
+        runner = web.AppRunner(build_admin(view), access_log=None, handle_signals=False, logger=HTTP_LOG)
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
         host, _ = split_address(self.config.listen)

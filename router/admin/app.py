@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from router.admin.views import masked_config, replica_view
@@ -25,6 +26,7 @@ from router.errors import (
     MethodNotAllowedError,
     PathNotFoundError,
     RequestError,
+    RequestTimeoutError,
     WarmrouteError,
 )
 from router.fleet.fleet import Fleet
@@ -39,6 +41,8 @@ LOG = logging.getLogger("warmroute.admin")
 MAX_EXPLAIN_BYTES = 8 * 2**20
 EXPLAINS_AT_ONCE = 2
 DEFAULT_DECISIONS = 50
+CLIENT_LEFT = 499
+"""nginx's word for it; it is never sent."""
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
@@ -54,6 +58,19 @@ class DecisionNotFoundError(RequestError):
 
     code = "decision_not_found"
     http_status = 404
+
+
+class _OursAlone(logging.Filter):
+    """Drops what aiohttp logs, with a traceback, of requests that are no HTTP: clients' faults, answered with 400."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        return kind is None or not issubclass(kind, HttpProcessingError)
+
+
+HTTP_LOG = logging.getLogger("warmroute.admin.http")
+"""For the runner of the application."""
+HTTP_LOG.addFilter(_OursAlone())
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +190,12 @@ class Endpoints:
 
     async def explain(self, request: web.Request) -> web.Response:
         """Decide without sending."""
-        body = await request.read()
+        try:
+            async with asyncio.timeout(self._view.config.timeouts.request_s):
+                body = await request.read()
+        except TimeoutError:
+            # Also a body whose chunks are malformed after the first: aiohttp waits for the rest.
+            raise RequestTimeoutError("the body did not come in time") from None
         async with self._explains:
             path = request.query.get("path") or ("/v1/chat/completions" if b'"messages"' in body else "/v1/completions")
             prompt = await asyncio.to_thread(self._view.reader.read, path, body)
@@ -238,6 +260,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _refusal(PathNotFoundError("there is no such admin endpoint"))
     except web.HTTPException:
         raise
+    except ConnectionResetError:
+        return web.Response(status=CLIENT_LEFT)  # nobody reads it
     except Exception:
         LOG.exception("an admin endpoint failed", extra={"path": request.path})
         return _refusal(WarmrouteError("the router failed to answer; its log says why"))

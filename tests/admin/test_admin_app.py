@@ -173,6 +173,39 @@ async def test_a_failure_of_ours_is_a_500_in_the_same_shape(admins, monkeypatch,
     assert "ZeroDivisionError" in caplog.text
 
 
+EXPLAIN = b"POST /admin/explain HTTP/1.1\r\nhost: x\r\n"
+
+
+async def test_a_body_that_is_no_http_is_a_400_and_no_traceback(admins, caplog):
+    """It is the client's fault, so an operator is not told of a failure."""
+    admin = await admins()
+    reader, writer = await asyncio.open_connection("127.0.0.1", admin.runner.addresses[0][1])
+    writer.write(EXPLAIN + b"transfer-encoding: chunked\r\n\r\nzz\r\n")
+    assert b" 400 " in await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+    assert caplog.text == ""
+
+
+async def test_a_body_that_never_ends_is_a_408(admins):
+    """Nothing waits for it for ever, nor for the end of one whose later chunks are malformed."""
+    admin = await admins(timeouts={"request_s": 0.2})
+    reader, writer = await asyncio.open_connection("127.0.0.1", admin.runner.addresses[0][1])
+    writer.write(EXPLAIN + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
+    assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+
+
+async def test_a_client_that_leaves_within_its_body_is_no_failure(admins, caplog, eventually):
+    """No traceback for it."""
+    admin = await admins()
+    _, writer = await asyncio.open_connection("127.0.0.1", admin.runner.addresses[0][1])
+    writer.write(EXPLAIN + b"content-length: 500\r\n\r\nabc")
+    await eventually(lambda: admin.runner.server.requests_count == 1)
+    writer.close()
+    await eventually(lambda: not admin.runner.server.connections)
+    assert caplog.text == ""
+
+
 class _DataPlane(asyncio.Protocol):
     """Reads a little and hands the connection over, as the data plane does."""
 
