@@ -29,6 +29,17 @@ STORE_BLOCKS = 4_096
 MAX_STRANGERS_KEPT = 1_000
 STRANGER_PATIENCE_S = 15.0
 """A unit that publishes for so long without a believed lease is told of."""
+STRANGER_ASKED_EACH_S = 0.25
+"""How often the lease of a unit is read that publishes and is not followed."""
+
+
+@dataclass(slots=True)
+class _Stranger:
+    """A unit that publishes and is not followed: since when, and when its lease was last asked for."""
+
+    since_s: float
+    asked_s: float = float("-inf")
+    told: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +89,7 @@ class LaneReader:
         self._clock = clock
         self._unix_time = unix_time
         self._announced = AnnouncedBlocks() if announced is None else announced
-        self._strangers: dict[str, float] = {}
+        self._strangers: dict[str, _Stranger] = {}
         self.followed: dict[str, FollowedUnit] = {}
         self.cursors: dict[int, str] = {}
         """The last entry of each lane that was applied."""
@@ -275,9 +286,18 @@ class LaneReader:
 
     def _heard_stranger(self, unit_id: str) -> None:
         now_s = self._clock()
-        since_s = self._strangers.setdefault(unit_id, now_s) if len(self._strangers) < MAX_STRANGERS_KEPT else now_s
-        if now_s - since_s > STRANGER_PATIENCE_S:
-            self._strangers[unit_id] = float("inf")
+        stranger = self._strangers.get(unit_id)
+        if stranger is None:
+            if len(self._strangers) >= MAX_STRANGERS_KEPT:
+                return
+            stranger = self._strangers[unit_id] = _Stranger(now_s)
+        if now_s - stranger.asked_s > STRANGER_ASKED_EACH_S:
+            stranger.asked_s = now_s
+            self._watch.doubt(unit_id)
+        if stranger.told or now_s - stranger.since_s <= STRANGER_PATIENCE_S:
+            return
+        if self._roster.member_of(unit_id) is None:
+            stranger.told = True
             LOG.warning(
                 "blocks are published for a unit that no believed lease tells of: see its agent's registration",
                 extra={"unit": unit_id},

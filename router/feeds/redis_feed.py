@@ -26,6 +26,7 @@ from router.feeds.membership import FeedHealth
 from router.feeds.redis_link import KeyFaultError, RedisError, RedisLink
 from router.feeds.roster import Roster
 from router.feeds.snapshots import SnapshotLoader
+from router.feeds.unleased import MissingLeases
 from router.feeds.watch import MemberWatch
 from router.fleet.fleet import Fleet
 from router.index.announced import AnnouncedBlocks
@@ -86,6 +87,7 @@ class RedisFeed:
         self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
         self._snapshots = SnapshotLoader(self._lanes, metrics, clock)
         self._leases: dict[str, bytes | None] = {}
+        self._missing = MissingLeases(self._keys)
         self._reached = self._complained = self._registry_fault = False
         self._failure: str | None = None
         self.ready = asyncio.Event()
@@ -165,11 +167,14 @@ class RedisFeed:
 
     async def _read_leases(self, link: RedisLink) -> None:
         asked = self._watch.take_doubted()
-        self._leases = await link.leases(await self._units(link))
+        units = await self._units(link)
+        self._leases = await link.leases(list(units))
         self._health.link_up(self._clock(), first=not self._reached)
         self._take_leases(asked)
+        if not self._registry_fault:
+            self._missing.look(units, self._leases, self._clock())
 
-    async def _units(self, link: RedisLink) -> list[str]:
+    async def _units(self, link: RedisLink) -> dict[str, float]:
         try:
             units = await link.units(within_s=10 * self._health.lease_s)
         except KeyFaultError as error:
@@ -179,13 +184,15 @@ class RedisFeed:
             if not self._registry_fault:
                 LOG.warning("the registry can't be read: %s", error, extra={"key": self._keys.registry})
             self._registry_fault = True
-            return list(self._leases)
+            return dict.fromkeys(self._leases, 0.0)
         self._registry_fault = False
         return units
 
     async def _read_doubted(self, link: RedisLink) -> None:
         asked = self._watch.take_doubted()
-        self._leases.update(await link.leases(sorted(asked)))
+        leases = await link.leases(sorted(asked))
+        # Names that somebody made up are not kept.
+        self._leases.update({unit: data for unit, data in leases.items() if data is not None or unit in self._leases})
         self._take_leases(asked)
 
     def _take_leases(self, asked: set[str]) -> None:

@@ -131,16 +131,17 @@ class RedisLink:
         answer = await _run(self._commands, "XRANGE", key, f"({after}", "+", "COUNT", READ_ENTRIES)
         return _entries(answer)
 
-    async def units(self, within_s: float) -> list[str]:
-        """Return up to `MAX_UNITS` units that were renewed in the last `within_s` seconds of Redis' own time.
+    async def units(self, within_s: float) -> dict[str, float]:
+        """Return up to `MAX_UNITS` units that were renewed in the last `within_s` seconds of Redis' own time, and when.
 
         The newest ones, so that names which somebody left there do not crowd out those that are renewed.
         """
         seconds, _ = await _run(self._commands, "TIME")
         since = int(seconds) - within_s
-        command = ("ZREVRANGEBYSCORE", self._keys.registry, "+inf", since, "LIMIT", 0, MAX_UNITS)
-        names = await _run(self._commands, *command)
-        return [name.decode(errors="replace") for name in names]
+        command = ("ZREVRANGEBYSCORE", self._keys.registry, "+inf", since, "WITHSCORES", "LIMIT", 0, MAX_UNITS)
+        found = await _run(self._commands, *command)
+        pairs = found if found and isinstance(found[0], list | tuple) else zip(found[::2], found[1::2], strict=True)
+        return {name.decode(errors="replace"): float(score) for name, score in pairs}
 
     async def leases(self, units: Sequence[str]) -> dict[str, bytes | None]:
         """Return the bytes of each unit's lease; None where it is gone, or its key holds something else."""

@@ -45,6 +45,8 @@ class Member:
     url: str
     units: dict[str, RegisteredUnit] = field(default_factory=dict)
     failed_probes: int = 0
+    reached: bool = False
+    """Whether its engine ever passed a probe of ours."""
     goodbyes: dict[str, int] = field(default_factory=dict)
     """Units that said goodbye while too many did: unit id -> epoch. They leave once the engine fails its probes."""
 
@@ -52,6 +54,13 @@ class Member:
     def engine_failed(self) -> bool:
         """Whether enough probes in a row failed to call the engine dead."""
         return self.failed_probes >= FAILED_PROBES_DOWN
+
+    @property
+    def failure(self) -> str:
+        """What keeps requests away while its engine fails."""
+        if self.reached:
+            return "fails its health probes"
+        return f"can't be reached at {self.url}; check --advertise of its agent"
 
     @property
     def seen_s(self) -> float:

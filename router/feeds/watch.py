@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from router.feeds.directory import Directory
 from router.feeds.health import EngineProber
-from router.feeds.membership import Departures, FeedHealth, Standing
+from router.feeds.membership import FAILED_PROBES_DOWN, Departures, FeedHealth, Standing
 from router.feeds.roster import Member, Roster
 from router.fleet.fleet import Fleet
 from router.telemetry.metrics import Metrics
@@ -20,6 +20,12 @@ from router.telemetry.metrics import Metrics
 LOG = logging.getLogger("warmroute.feeds.redis")
 PROBE_EACH_S = 1.0
 PROBES_AT_ONCE = 64
+WAITED_S = 3.0
+"""An engine with a prompt that waits longer for its first byte is asked whether it is alive."""
+LOAD_SILENCE_S = 2.5
+"""So is one whose agent tells no load for so long: it hangs, or its agent does, and its lease still holds."""
+MAX_DOUBTED = 1_000
+"""Units whose leases are read at once; whoever writes to a lane can name any."""
 
 
 class MemberWatch:
@@ -73,7 +79,7 @@ class MemberWatch:
 
     def doubt(self, unit_id: str) -> None:
         """Have a unit's lease read at once: its lane tells of what its lease does not."""
-        if unit_id not in self._doubted and self._roster.member_of(unit_id) is not None:
+        if unit_id not in self._doubted and len(self._doubted) < MAX_DOUBTED:
             self._doubted.add(unit_id)
             self.doubts.set()
 
@@ -86,7 +92,11 @@ class MemberWatch:
     def state_told(self, unit_id: str, epoch: int, state: str) -> None:
         """A lane says something of a unit's state."""
         member = self._roster.member_of(unit_id)
-        if member is None or epoch < member.units[unit_id].registration.epoch:
+        if member is None:
+            if state != "gone":
+                self.doubt(unit_id)
+            return
+        if epoch < member.units[unit_id].registration.epoch:
             return
         if state == "gone" and epoch == member.units[unit_id].registration.epoch:
             self._goodbyes[unit_id] = epoch
@@ -108,17 +118,27 @@ class MemberWatch:
             member.goodbyes[unit_id] = epoch
 
     async def run(self) -> None:
-        """Ask engines whose leases can't be read, until cancelled."""
+        """Ask engines of which nobody else tells that they are alive, until cancelled."""
         gate = asyncio.Semaphore(PROBES_AT_ONCE)
         while True:
-            targets = [member for member in self._roster.members.values() if self._needs_probe(member)]
+            began_s = self._clock()
+            targets = [member for member in self._roster.members.values() if self._needs_probe(member, began_s)]
             await asyncio.gather(*(self._probe(member, gate) for member in targets))
-            await asyncio.sleep(PROBE_EACH_S)
+            await asyncio.sleep(max(0.0, PROBE_EACH_S - (self._clock() - began_s)))
 
-    def _needs_probe(self, member: Member) -> bool:
-        if not self._health.up or member.goodbyes or member.failed_probes:
+    def _needs_probe(self, member: Member, now_s: float) -> bool:
+        if not self._health.up or member.goodbyes or member.failed_probes or not member.reached:
             return True
-        return self._clock() - member.seen_s > 2.5 * PROBE_EACH_S
+        return now_s - member.seen_s > 2.5 * PROBE_EACH_S or self._may_hang(member, now_s)
+
+    def _may_hang(self, member: Member, now_s: float) -> bool:
+        replica = self._fleet.replicas.get(member.replica_id)
+        return replica is not None and any(
+            unit.load is None
+            or now_s - unit.load.at_s > LOAD_SILENCE_S
+            or unit.in_flight.oldest_waiting_s(now_s) > WAITED_S
+            for unit in replica.units
+        )
 
     async def _probe(self, member: Member, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -131,9 +151,9 @@ class MemberWatch:
             return
         member.failed_probes += 1
         if member.engine_failed:
-            if member.failed_probes == 2:
-                LOG.warning("engine fails its probes: no requests go there", extra={"replica": member.replica_id})
-            self._fleet.mark_down(member.replica_id, "fails its health probes")
+            if member.failed_probes == FAILED_PROBES_DOWN:
+                LOG.warning("engine %s: no requests go there", member.failure, extra={"replica": member.replica_id})
+            self._fleet.mark_down(member.replica_id, member.failure)
             for unit_id, epoch in list(member.goodbyes.items()):
                 self._roster.depart(unit_id, epoch)
                 self._drop_unit(member, unit_id)
@@ -142,6 +162,7 @@ class MemberWatch:
         if member.engine_failed:
             LOG.info("engine is back", extra={"replica": member.replica_id})
         member.failed_probes = 0
+        member.reached = True
         self._fleet.mark_up(member.replica_id)
 
     def _judge(self, member: Member, now_s: float) -> bool:
@@ -179,4 +200,4 @@ class MemberWatch:
         if not self._directory.announce(self._roster.facts(member)):
             LOG.warning("its name belongs to another address", extra={"replica": member.replica_id})
         elif member.engine_failed:
-            self._fleet.mark_down(member.replica_id, "fails its health probes")
+            self._fleet.mark_down(member.replica_id, member.failure)

@@ -124,6 +124,13 @@ class UnitLoad:
         melted = max(0.0, now_s - self._computing_since_s) * self.prefill_tokens_per_s
         return self._queued_tokens - min(melted, MAX_MELTED_SHARE * head.uncached_tokens)
 
+    def oldest_waiting_s(self, now_s: float) -> float:
+        """Return for how long the oldest prompt has waited here without a sign of being computed; 0 for none."""
+        self._settle(now_s)
+        if not self._waiting:
+            return 0.0
+        return max(0.0, now_s - next(iter(self._waiting)).placed_s)
+
     def _settle(self, now_s: float) -> None:
         while self._waiting:
             head = next(iter(self._waiting))

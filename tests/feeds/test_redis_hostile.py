@@ -113,7 +113,7 @@ async def test_old_names_in_the_registry_do_not_hide_new_ones(redis, redis_url, 
     await redis.zadd(Keys().registry, {"old/0": now - 5, "new/0": now, "newer/0": now + 1})
     link = RedisLink(redis_url, Keys())
     await link.open()
-    assert await link.units(60) == ["newer/0", "new/0"]
+    assert await link.units(60) == {"newer/0": now + 1, "new/0": now}
     await link.close()
 
 
@@ -167,3 +167,22 @@ async def test_goodbyes_on_their_word_are_bounded(fleet, eventually):
         await one.retire()
     await eventually(lambda: len(router.fleet.replicas) == 7)
     assert router.value("warmroute_feed_losses_total") == 0
+
+
+async def test_trust_that_is_told_is_there_at_once(fleet, writer, eventually, monkeypatch):
+    """A new unit's lease, and a lease that becomes exact, are read as its lane speaks: no round is waited for."""
+    monkeypatch.setattr(redis_feed, "ROUND_S", 60.0)
+    router, (one, *_) = fleet
+    await one.lease(url="http://127.0.0.1:9001", reason="the last round for a minute")
+    await eventually(lambda: router.fleet.unit(one.unit).reason)
+    told, heard = (writer(f"{name}/0", secret=SECRET.encode()) for name in ("told", "heard"))
+    await told.register(url="http://127.0.0.1:9800", trust="approximate")
+    await told.state("ready")
+    await eventually(lambda: router.fleet.unit(told.unit), timeout_s=0.5)
+    await told.store(2)
+    await told.lease(url="http://127.0.0.1:9800")
+    await told.state("ready")
+    await eventually(lambda: router.held(told.unit) == {2}, timeout_s=0.5)
+    await heard.register(url="http://127.0.0.1:9801")
+    await heard.store(3)
+    await eventually(lambda: router.held(heard.unit) == {3}, timeout_s=0.5)

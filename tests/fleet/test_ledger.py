@@ -111,3 +111,14 @@ def test_an_old_release_can_not_touch_a_new_count() -> None:
     for reservation in reservations:
         reservation.load.release(reservation, 2.0)
     assert (old.requests, new.requests) == (0, 1)
+
+
+def test_the_oldest_prompt_without_a_first_token_tells_how_long_it_waits() -> None:
+    """From its placing to its first token; nothing where nothing waits."""
+    load = UnitLoad(1_000)
+    assert load.oldest_waiting_s(9.0) == 0.0
+    first = load.reserve(500, 1.0)
+    load.reserve(500, 3.0)
+    assert load.oldest_waiting_s(9.0) == 8.0
+    load.first_token(first, 9.0)
+    assert load.oldest_waiting_s(9.0) == 6.0
