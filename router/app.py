@@ -18,8 +18,9 @@ from router.config import RouterConfig, is_loopback, split_address
 from router.errors import ConfigurationError, Problem
 from router.feeds.feeds import Feeds
 from router.feeds.remote_tokenizer import ReplicaTokenizer, open_session
+from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
-from router.fleet.replica import Unit
+from router.fleet.replica import Replica, Unit
 from router.fleet.vouching import Vouching
 from router.index.announced import AnnouncedBlocks
 from router.index.approximate import ApproximateMemory, memory_slot
@@ -69,6 +70,7 @@ class App:
             eject_after=config.retry.eject_after,
             eject_s=config.retry.eject_s,
             on_unit_withdrawn=self._forget_unit,
+            on_replica_returned=self._forget_sent,
         )
         self.metrics = Metrics(version("warmroute"), config.paths, lambda name: self.fleet.base_model(name) is not None)
         self.announced = AnnouncedBlocks()
@@ -222,6 +224,15 @@ class App:
         self.index.clear(unit.slot)
         self.approximate.drop(unit.slot)
         self.approximate.forget(memory_slot(unit.slot))
+
+    def _forget_sent(self, replica: Replica) -> None:
+        """A replica that was down has probably restarted: without events nobody says so, and its cache is empty."""
+        for unit in replica.units:
+            if unit.trust in (Trust.EXACT, Trust.MAPPED):
+                continue
+            self.index.clear(unit.slot)
+            self.approximate.drop(unit.slot)
+            self.approximate.forget(memory_slot(unit.slot))
 
     def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(_run_again(name, run), name=name))

@@ -24,6 +24,7 @@ class Fleet:
         eject_after: Failures in a row that eject a replica.
         eject_s: Seconds it is then left alone.
         on_unit_withdrawn: Called with a unit that left, before its slot is free for another.
+        on_replica_returned: Called with a replica that passes a probe after it was down: it may have restarted.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class Fleet:
         eject_after: int = 3,
         eject_s: float = 10.0,
         on_unit_withdrawn: Callable[[Unit], None] | None = None,
+        on_replica_returned: Callable[[Replica], None] | None = None,
     ) -> None:
         self._prefill_tokens_per_s = prefill_tokens_per_s
         self._eject_after = eject_after
         self._eject_s = eject_s
         self._on_unit_withdrawn = on_unit_withdrawn
+        self._on_replica_returned = on_replica_returned
         self._replicas: dict[str, Replica] = {}
         self._units: dict[str, Unit] = {}
         self._free_slots: list[int] = []
@@ -116,6 +119,8 @@ class Fleet:
         """A probe succeeded: it is reached again. Why it failed requests otherwise, a probe does not show."""
         replica = self._replicas.get(replica_id)
         if replica is not None:
+            if replica.down_reason is not None and self._on_replica_returned is not None:
+                self._on_replica_returned(replica)
             replica.down_reason = None
             if replica.refused_connections:
                 self.succeeded(replica_id)

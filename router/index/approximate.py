@@ -3,6 +3,10 @@
 It writes into the same index as the events do, under the unit's own slot, so that placement sees one kind of match. It
 knows neither generated blocks nor the engine's true evictions; trust APPROXIMATE says so.
 
+What a unit reported before its agent went missing stays beside that as advice, since the engine may well run on: until
+half a cache was sent there since, by when as much of the old is evicted. So the index holds at most one and a half
+caches of it.
+
 A unit that reports its blocks may still be distrusted for some kinds of requests (`router.fleet.vouching`): what these
 leave is remembered beside what it reports, under a slot of its own (`memory_slot`). Equal beginnings give equal chains,
 even wrong ones, so such requests still find each other.
@@ -30,6 +34,7 @@ class ApproximateMemory:
     def __init__(self, index: PrefixIndex) -> None:
         self._index = index
         self._memories: dict[int, OrderedDict[int, None]] = {}
+        self._advised: set[int] = set()
 
     def remember(self, slot: int, hashes: Sequence[int], num_blocks: int | None) -> None:
         """A prompt with this chain was computed by this unit.
@@ -39,7 +44,11 @@ class ApproximateMemory:
         Args:
             num_blocks: Blocks of the engine's cache, which bounds the memory.
         """
-        memory = self._memories.setdefault(slot, OrderedDict())
+        memory = self._memories.get(slot)
+        if memory is None:
+            memory = self._memories[slot] = OrderedDict()
+            if self._index.blocks_of(slot):
+                self._advised.add(slot)
         new = []
         for block in reversed(hashes):
             if block in memory:
@@ -48,15 +57,22 @@ class ApproximateMemory:
                 memory[block] = None
                 new.append(block)
         self._index.store(slot, new)
-        over = len(memory) - (num_blocks or UNKNOWN_CACHE_BLOCKS)
+        bound = num_blocks or UNKNOWN_CACHE_BLOCKS
+        over = len(memory) - bound
         if over > 0:
             self._index.remove(slot, [memory.popitem(last=False)[0] for _ in range(over)])
+        if slot in self._advised and len(memory) > bound // 2 and self._index.blocks_of(slot) > bound:
+            self._advised.remove(slot)
+            self._index.clear(slot)
+            self._index.store(slot, memory)
 
     def drop(self, slot: int) -> None:
         """The unit left or reports its blocks itself: the index was cleared for it and is not touched again."""
         self._memories.pop(slot, None)
+        self._advised.discard(slot)
 
     def forget(self, slot: int) -> None:
         """Nothing that is remembered under this slot counts any more."""
+        self._advised.discard(slot)
         if self._memories.pop(slot, None) is not None:
             self._index.clear(slot)

@@ -96,6 +96,19 @@ def test_down_and_draining_replicas_are_not_ready() -> None:
     assert fleet.ready_count(0.0) == 1
 
 
+def test_a_replica_that_was_down_is_told_of_when_it_is_up() -> None:
+    """Once for each time it was down: probes that pass all along say nothing."""
+    told: list[str] = []
+    fleet = Fleet(on_replica_returned=lambda replica: told.append(replica.replica_id))
+    fleet.announce(facts(), 0.0)
+    fleet.mark_up("r0")
+    assert told == []
+    fleet.mark_down("r0", "health probe failed")
+    fleet.mark_up("r0")
+    fleet.mark_up("r0")
+    assert told == ["r0"]
+
+
 def test_an_adapter_leads_to_its_base_model() -> None:
     """Its prompts are tokenised as the base model's."""
     fleet = Fleet()

@@ -41,5 +41,20 @@ def test_a_dropped_memory_leaves_the_index_alone() -> None:
     memory = ApproximateMemory(index)
     memory.remember(0, [1, 2], num_blocks=2)
     memory.drop(0)
-    memory.remember(0, [3, 4], num_blocks=2)
+    memory.remember(0, [3, 4], num_blocks=4)
     assert index.dump(0) == {(1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0)}
+
+
+def test_what_events_told_before_is_kept_as_advice_and_bounded() -> None:
+    """Its agent is missing: the blocks stay until half a cache was sent since, never past one and a half caches."""
+    index = PrefixIndex()
+    memory = ApproximateMemory(index)
+    index.store(0, range(100))
+    for block in range(1_000, 1_050):
+        memory.remember(0, [block], num_blocks=100)
+    assert index.blocks_of(0) == 150
+    memory.remember(0, [1_050], num_blocks=100)
+    assert index.dump(0) == {(block, 0, 0) for block in range(1_000, 1_051)}
+    for block in range(2_000, 2_200):
+        memory.remember(0, [block], num_blocks=100)
+        assert index.blocks_of(0) <= 100
