@@ -14,7 +14,7 @@ import orjson
 
 from replica.simengine.core.hashing import Adapter
 from replica.simengine.fields import boolean, integer, number
-from replica.simengine.prompts import completion_prompts, fitting
+from replica.simengine.prompts import completion_prompts, encoded, fitting
 from replica.simengine.refusals import Refusal, bad_schema, bad_value, unknown_model
 from replica.simengine.settings import Settings
 from replica.simengine.text import Text
@@ -83,11 +83,16 @@ def read_json(data: bytes, content_type: str | None) -> dict[str, Any]:
 def _read_leniently(data: bytes) -> Any:
     """Read what the standard library takes and orjson does not: UTF-16, a BOM, NaN."""
     try:
-        return json.loads(data)
+        body = json.loads(data)
+        json.dumps(body, ensure_ascii=False).encode()
+        return body
+    except UnicodeEncodeError as error:
+        what = "Input should be a valid string, unable to parse raw data as a unicode string"
+        raise bad_schema("string_unicode", "body", what, {}) from error
     except json.JSONDecodeError as error:
         where = f"body.{error.pos}"
         raise bad_schema("json_invalid", where, "JSON decode error", {}, ctx={"error": error.msg}) from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, an integer of thousands of digits, nested too deeply
         raise Refusal("There was an error parsing the body", kind="Bad Request") from error
 
 
@@ -114,6 +119,9 @@ def check_messages(body: dict[str, Any]) -> None:
         for index, each in enumerate(value):
             if not isinstance(each, dict):
                 raise bad_schema("dict_type", f"body.{name}.{index}", "Input should be a valid dictionary", each)
+    values = body.get("chat_template_kwargs")
+    if values is not None and not isinstance(values, dict):
+        raise bad_schema("dict_type", "body.chat_template_kwargs", "Input should be a valid dictionary", values)
     for index, message in enumerate(body["messages"]):
         where = f"body.messages.{index}"
         if not isinstance(message.get("role"), str):
@@ -148,14 +156,14 @@ def read_ask(body: dict[str, Any], *, chat: bool, settings: Settings, text: Text
     if salt is not None and (not isinstance(salt, str) or not salt):
         raise bad_value("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
     truncate = integer(body, "truncate_prompt_tokens")
+    model_len = settings.limits.max_model_len
     if not chat:
-        texts, prompts = completion_prompts(body, text)
+        texts, prompts = completion_prompts(body, text, model_len, truncate)
     adapter = check_model(body, settings)
     if chat:
         rendered = text.render(body)
         special = boolean(body, "add_special_tokens")
-        texts, prompts = [rendered], [text.encode(rendered, add_special_tokens=special)]
-    model_len = settings.limits.max_model_len
+        texts, prompts = [rendered], [encoded(rendered, text, model_len, truncate, special=special)]
     prompts = [
         fitting(ids, model_len, truncate, text.vocabulary, was_text=given is not None)
         for given, ids in zip(texts, prompts, strict=True)

@@ -20,7 +20,7 @@ from replica.simengine.core.hashing import BlockHasher
 from replica.simengine.core.scheduler import Scheduler
 from replica.simengine.engine import Engine
 from replica.simengine.faults import Faults, parse
-from replica.simengine.options import configure, settings_of
+from replica.simengine.options import check, configure, settings_of
 from replica.simengine.publisher import EventEncoder, Publisher
 from replica.simengine.server import Server
 from replica.simengine.settings import Settings
@@ -40,8 +40,14 @@ def run(args: argparse.Namespace) -> int:
     """
     # The tokenizer would start a pool of threads for batches; ours are of one text each.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    problems = check(args)
+    try:
+        text = Text(args.tokenizer)
+    except UsageError as error:
+        problems += error.problems
+    if problems:
+        raise UsageError(problems)
     faults = parse(args.fault)
-    text = Text(args.tokenizer)
     settings = settings_of(args, text)
     main = _serve(args, settings, text, faults)
     try:
@@ -127,6 +133,9 @@ def _bind(publisher: Publisher, args: argparse.Namespace, rank: int) -> None:
     except OSError as error:
         remedy = "stop what uses it, or give other --events-port and --replay-port (0: any free ones)"
         raise UsageError([f"{error.strerror or error}; {remedy}"]) from error
+    except zmq.ZMQError as error:  # no more sockets or files
+        remedy = "give fewer, or raise the limit of open files (ulimit -n)"
+        raise UsageError([f"--data-parallel-size: rank {rank} gets no sockets ({error}); {remedy}"]) from error
 
 
 def _announce(host: str, port: int, publishers: list[Publisher]) -> None:
@@ -144,7 +153,7 @@ def _announce(host: str, port: int, publishers: list[Publisher]) -> None:
         "events": [reachable(each.events_endpoint) for each in publishers if each.events_endpoint],
         "replay": [reachable(each.replay_endpoint) for each in publishers if each.replay_endpoint],
     }
-    with suppress(BrokenPipeError):
+    with suppress(OSError):  # nobody reads: no reason not to serve
         print(json.dumps(ready, separators=(",", ":")), flush=True)
 
 

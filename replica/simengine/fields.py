@@ -35,7 +35,7 @@ def number(body: dict[str, Any], name: str, default: float) -> float:
         return default
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         kind = "float_parsing" if isinstance(value, str) else "float_type"
         what = "Input should be a valid number"
         if isinstance(value, str):

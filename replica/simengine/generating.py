@@ -24,6 +24,9 @@ from replica.simengine.settings import Settings
 from replica.simengine.text import Text
 from replica.simengine.words import Words
 
+INLINE_BYTES = 64 * 1_024
+"""Longer bodies are read in a thread, so that tokens go on flowing."""
+
 
 class Generator:
     """Answers completions and chats.
@@ -51,8 +54,11 @@ class Generator:
         if self._faults.refuse:
             message = "This engine refuses requests (fault `refuse`)."
             raise Refusal(message, status=self._faults.refuse, kind="InternalServerError")
-        body = read_json(await request.read(), request.headers.get("Content-Type"))
-        ask = read_ask(body, chat=chat, settings=self._settings, text=self._text)
+        data = await request.read()
+        if len(data) > INLINE_BYTES:
+            ask = await asyncio.to_thread(self._read, data, request.headers.get("Content-Type"), chat=chat)
+        else:
+            ask = self._read(data, request.headers.get("Content-Type"), chat=chat)
         engine = self._engine_for(request)
         choices = self._choices(ask)
         number = request.headers.get("X-Request-Id") or secrets.token_hex(8)
@@ -75,6 +81,9 @@ class Generator:
             return web.Response(body=orjson.dumps(form.whole()), content_type="application/json")
         finally:
             self.open -= 1
+
+    def _read(self, data: bytes, content_type: str | None, *, chat: bool) -> Ask:
+        return read_ask(read_json(data, content_type), chat=chat, settings=self._settings, text=self._text)
 
     async def _stream(self, request: web.Request, ask: Ask, engine: Engine, form: Format) -> web.StreamResponse:
         answer = StreamedAnswer(engine, form, self._faults.break_after_tokens)

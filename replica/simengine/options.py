@@ -10,21 +10,24 @@ from replica.errors import UsageError
 from replica.simengine.core.hashing import ALGORITHMS, Adapter
 from replica.simengine.core.scheduler import Limits
 from replica.simengine.core.timing import Timing
-from replica.simengine.faults import NAMES
+from replica.simengine.faults import NAMES, parse
 from replica.simengine.settings import Settings
 from replica.simengine.text import Text
 
 _DEFAULT_MODEL_LEN = 32_768
+_LAST_PORT = 65_535
+_MOST_BLOCKS = 4_194_304
+_MOST_RANKS = 256
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    add("--port", type=int, default=0, metavar="P", help="HTTP port; 0: any free one (default 0)")
+    add("--port", type=_port, default=0, metavar="P", help="HTTP port; 0: any free one (default 0)")
     port = "of data-parallel rank 0, rank r has the port plus r; 0: any free ones; off: none (default 0)"
-    add("--events-port", type=_port, default=0, metavar="E", help=f"ZMQ port of the KV events {port}")
-    add("--replay-port", type=_port, default=0, metavar="R", help=f"ZMQ port of their replay {port}")
+    add("--events-port", type=_port_or_off, default=0, metavar="E", help=f"ZMQ port of the KV events {port}")
+    add("--replay-port", type=_port_or_off, default=0, metavar="R", help=f"ZMQ port of their replay {port}")
     add("--model", required=True, metavar="NAME", help="root of the model in /v1/models: a name or a path")
     add(
         "--tokenizer",
@@ -45,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=4096,
         metavar="N",
-        help="KV blocks a rank, of which one is a placeholder (default 4096)",
+        help=f"KV blocks a rank, of which one is a placeholder, up to {_MOST_BLOCKS} (default 4096)",
     )
     add(
         "--max-model-len",
@@ -99,7 +102,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=1,
         metavar="N",
-        help="ranks, each with its own blocks, queue and event sockets (default 1)",
+        help=f"ranks, each with its own blocks, queue and event sockets, up to {_MOST_RANKS} (default 1)",
     )
     add(
         "--lora",
@@ -138,16 +141,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_of(args: argparse.Namespace, text: Text) -> Settings:
-    """Return the engine that is asked for.
-
-    Raises:
-        UsageError: Options that do not go together.
-    """
+def check(args: argparse.Namespace) -> list[str]:
+    """Return all that is wrong with the options, faults but not tokenizer included."""
     problems = []
     room = (args.num_blocks - 1) * args.block_size
     if args.num_blocks < 2:
         problems.append("--num-blocks: at least 2 are needed, one of them is a placeholder")
+    if args.num_blocks > _MOST_BLOCKS:
+        problems.append(f"--num-blocks: at most {_MOST_BLOCKS} blocks are simulated")
+    if args.data_parallel_size > _MOST_RANKS:
+        problems.append(f"--data-parallel-size: at most {_MOST_RANKS} ranks are simulated")
     if args.max_model_len is not None and args.max_model_len > room:
         problems.append(
             f"--max-model-len: {args.max_model_len} tokens do not fit {args.num_blocks - 1} blocks of "
@@ -159,14 +162,29 @@ def settings_of(args: argparse.Namespace, text: Text) -> Settings:
         problems.append(
             f"--replay-port: {ranks} ranks need {ranks} ports each; keep it {ranks} away from --events-port"
         )
-    adapters = []
-    for number, each in enumerate(args.lora, start=1):
+    for option, port in (("--events-port", first), ("--replay-port", second)):
+        if port and port + ranks - 1 > _LAST_PORT:
+            problems.append(f"{option}: {ranks} ranks need the ports {port} to {port + ranks - 1}, over {_LAST_PORT}")
+    taken = set(args.served_model_name or [args.model])
+    for each in args.lora:
         name, _, path = each.partition("=")
         if not name or not path:
             problems.append(f"--lora: {each!r} is not NAME=PATH")
-        adapters.append(Adapter(name, path, number))
-    if problems:
-        raise UsageError(problems)
+        elif name in taken:
+            problems.append(f"--lora: the name {name!r} is taken; give each adapter one of its own")
+        taken.add(name)
+    try:
+        parse(args.fault)
+    except UsageError as error:
+        problems += error.problems
+    return problems
+
+
+def settings_of(args: argparse.Namespace, text: Text) -> Settings:
+    """Return the engine that is asked for by options that `check` has nothing against."""
+    room = (args.num_blocks - 1) * args.block_size
+    named = [each.partition("=") for each in args.lora]
+    adapters = [Adapter(name, path, number) for number, (name, _, path) in enumerate(named, start=1)]
     return Settings(
         model=args.model,
         served=tuple(args.served_model_name or [args.model]),
@@ -182,7 +200,7 @@ def settings_of(args: argparse.Namespace, text: Text) -> Settings:
         block_size=args.block_size,
         algorithm=args.hash_algo,
         seed=args.seed,
-        ranks=ranks,
+        ranks=args.data_parallel_size,
         adapters=tuple(adapters),
         api_key=args.api_key,
         time_scale=args.time_scale,
@@ -190,8 +208,15 @@ def settings_of(args: argparse.Namespace, text: Text) -> Settings:
     )
 
 
-def _port(text: str) -> int | None:
-    return None if text == "off" else int(text)
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text} is not a port from 0 to {_LAST_PORT}")
+    return value
+
+
+def _port_or_off(text: str) -> int | None:
+    return None if text == "off" else _port(text)
 
 
 def _positive(text: str) -> int:

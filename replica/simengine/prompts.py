@@ -10,18 +10,38 @@ from replica.simengine.text import Text
 _LIST, _STRING = "Input should be a valid list", "Input should be a valid string"
 
 
-def completion_prompts(body: dict[str, Any], text: Text) -> tuple[list[str | None], list[list[int]]]:
+def encoded(prompt: str, text: Text, model_len: int, truncate: int | None, *, special: bool) -> list[int]:
+    """Return the token ids of a text.
+
+    Raises:
+        Refusal: It has more characters than the longest tokens would make: the engine does not tokenise such a one.
+    """
+    most = model_len * text.longest_token
+    if truncate is None and len(prompt) > most:
+        raise bad_value(
+            f"This model's maximum context length is {model_len} tokens. However, your prompt contains {len(prompt)} "
+            f"characters (more than {most} characters, which is the upper bound for {model_len} input tokens). "
+            "Please reduce the length of the input prompt.",
+            "input_text",
+            len(prompt),
+        )
+    return text.encode(prompt, add_special_tokens=special)
+
+
+def completion_prompts(
+    body: dict[str, Any], text: Text, model_len: int, truncate: int | None
+) -> tuple[list[str | None], list[list[int]]]:
     """Return each prompt's text (None where it was given as ids) and its token ids.
 
     Raises:
-        Refusal: There is no prompt, or it is of another type.
+        Refusal: There is no prompt, it is of another type, or a text is far too long.
     """
     prompt = body.get("prompt")
     if prompt is None or prompt == "":
         raise bad_value("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     special = bool(body.get("add_special_tokens", True))
     if isinstance(prompt, str):
-        return [prompt], [text.encode(prompt, add_special_tokens=special)]
+        return [prompt], [encoded(prompt, text, model_len, truncate, special=special)]
     if not isinstance(prompt, list):
         problems = [("list_type", _LIST), ("list_type", _LIST), ("string_type", _STRING), ("list_type", _LIST)]
         raise bad_schemas([line(kind, "body.prompt", what, prompt) for kind, what in problems], "body.prompt")
@@ -30,7 +50,7 @@ def completion_prompts(body: dict[str, Any], text: Text) -> tuple[list[str | Non
     if _are_ids(prompt):
         return [None], [prompt]
     if all(isinstance(each, str) for each in prompt):
-        return list(prompt), [text.encode(each, add_special_tokens=special) for each in prompt]
+        return list(prompt), [encoded(each, text, model_len, truncate, special=special) for each in prompt]
     if all(isinstance(each, list) and _are_ids(each) for each in prompt):
         return [None] * len(prompt), list(prompt)
     raise _unfit(prompt)

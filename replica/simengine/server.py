@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 import time
@@ -15,7 +16,7 @@ from replica.simengine import metrics
 from replica.simengine.bodies import check_messages, check_model, read_json
 from replica.simengine.engine import Engine
 from replica.simengine.faults import Faults
-from replica.simengine.generating import Generator
+from replica.simengine.generating import INLINE_BYTES, Generator
 from replica.simengine.publisher import Publisher
 from replica.simengine.refusals import Refusal, bad_schema
 from replica.simengine.settings import VERSION, Settings
@@ -87,14 +88,14 @@ class Server:
             check_messages(body)
             check_model(body, self._settings)
             special = bool(body.get("add_special_tokens", False))
-            tokens = self._text.encode(self._text.render(body), add_special_tokens=special)
+            tokens = await self._encode(self._text.render(body), special=special)
         else:
             check_model(body, self._settings)
             prompt = body.get("prompt")
             if not isinstance(prompt, str):
                 kind, what = ("string_type", "Input should be a valid string")
                 raise bad_schema(kind, "body.prompt", what, prompt)
-            tokens = self._text.encode(prompt, add_special_tokens=bool(body.get("add_special_tokens", True)))
+            tokens = await self._encode(prompt, special=bool(body.get("add_special_tokens", True)))
         strings = self._text.token_strings(tokens) if body.get("return_token_strs") else None
         return _json(
             {
@@ -104,6 +105,11 @@ class Server:
                 "token_strs": strings,
             }
         )
+
+    async def _encode(self, text: str, *, special: bool) -> list[int]:
+        if len(text) <= INLINE_BYTES:
+            return self._text.encode(text, add_special_tokens=special)
+        return await asyncio.to_thread(self._text.encode, text, add_special_tokens=special)
 
     async def _detokenize(self, request: web.Request) -> web.Response:
         body = read_json(await request.read(), request.headers.get("Content-Type"))

@@ -12,7 +12,7 @@ import jinja2.sandbox
 from tokenizers import Tokenizer
 
 from replica.errors import UsageError
-from replica.simengine.refusals import Refusal
+from replica.simengine.refusals import Refusal, bad_schema
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _EMPTY = "Cannot apply chat template to an empty conversation. Provide at least one message."
@@ -23,6 +23,7 @@ class Text:
 
     Attributes:
         vocabulary: Number of token ids.
+        longest_token: Characters of its longest token, as the vocabulary spells it.
         eos_token_id: The token that ends an answer, or None.
         model_len: Longest sequence the model's configuration allows, or None where it does not say.
     """
@@ -45,6 +46,7 @@ class Text:
         except Exception as error:  # the tokenizers library raises bare Exception
             raise UsageError([f"--tokenizer: {folder} can't be read ({error}); save the tokenizer again"]) from error
         self.vocabulary = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        self.longest_token = max(map(len, self.tokenizer.get_vocab(with_added_tokens=True)), default=1)
         self.special = {name: _content(configuration[name]) for name in _SPECIAL if configuration.get(name)}
         eos = self.special.get("eos_token")
         self.eos_token_id = self.tokenizer.token_to_id(eos) if eos else None
@@ -89,7 +91,7 @@ class Text:
         values["add_generation_prompt"] = body.get("add_generation_prompt", True)
         try:
             text = self._template.render(**values)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # whatever a template makes of a client's values: the engine refuses them all alike
             raise Refusal(str(error)) from error
         return _continued(text, messages) if body.get("continue_final_message") else text
 
@@ -153,7 +155,10 @@ def _part(part: Any) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, dict) and part.get("type", "text") in ("text", "input_text", "output_text"):
-        return str(part.get("text", ""))
+        text = part.get("text", "")
+        if not isinstance(text, str):
+            raise bad_schema("string_type", "body.messages.content.text", "Input should be a valid string", text)
+        return text
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     raise Refusal(f"At most 0 {kind}(s) may be provided in one prompt: this engine reads text alone.")
 

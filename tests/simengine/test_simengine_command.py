@@ -145,3 +145,39 @@ def test_the_simulated_engine_loads_nothing_of_the_router() -> None:
     code = "import sys, replica.simengine.command; sys.exit(any(m.split('.')[0] == 'router' for m in sys.modules))"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--port", "99999"),
+        ("--events-port", "-5"),
+        ("--replay-port", "65536"),
+        ("--data-parallel-size", "3", "--events-port", "65534"),
+        ("--num-blocks", "99999999999"),
+        ("--data-parallel-size", "2000"),
+        ("--lora", "tiny=/a"),
+        ("--lora", "a=/a", "--lora", "a=/b"),
+    ],
+)
+def test_what_no_engine_could_be_is_refused(golden: Path, options: tuple[str, ...]) -> None:
+    """The last line names the option; nothing is bound modulo 2^16, and memory is not tried."""
+    import sys
+
+    command = [sys.executable, "-m", "router.cli", "simengine", "--model", "tiny"]
+    command += ["--tokenizer", str(golden / "tokenizer"), *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert options[-2] in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+def test_all_that_is_wrong_with_an_engine_is_said_at_once(tmp_path: Path) -> None:
+    """A wrong fault hides neither an adapter nor a tokenizer."""
+    import sys
+
+    command = [sys.executable, "-m", "router.cli", "simengine", "--model", "tiny", "--tokenizer", str(tmp_path)]
+    command += ["--fault", "foo", "--lora", "x", "--num-blocks", "1"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    found = [line.split(":")[1].strip() for line in ended.stderr.splitlines()]
+    assert found == ["--num-blocks", "--lora", "--fault", "--tokenizer"]

@@ -288,3 +288,41 @@ def test_an_http_1_0_client_gets_a_stream_without_chunks(engine: Any) -> None:
         connection.sendall(head.encode() + body)
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert len(streamed(answer.split(b"\r\n\r\n", 1)[1])) == 3
+
+
+def nested(depth: int) -> object:
+    value: object = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", b'{"model": "tiny", "prompt": "\\ud800"}'),
+        ("/v1/completions", b'{"model": "tiny", "prompt": "x", "max_tokens": ' + b"9" * 5_000 + b"}"),
+        ("/v1/completions", b'{"model": "tiny", "prompt": "x", "temperature": ' + b"9" * 400 + b"}"),
+        ("/v1/completions", b'{"model": "tiny", "prompt": ' + b"[" * 500 + b"]" * 500 + b"}"),
+        ("/v1/completions", b'{"model": "tiny", "prompt": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": [1]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": nested(500)}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": nested(500)}]}]}),
+        ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "\\udfff"}]}'),
+    ],
+)
+def test_odd_values_are_refused_in_the_engine_s_shape(engine: Any, path: str, body: Any) -> None:
+    """What a client sends never makes an error of the engine's own."""
+    status, headers, data = engine.send("POST", path, body, {"Content-Type": "application/json"})
+    assert status == 400, data
+    assert headers["content-type"].startswith("application/json")
+    assert json.loads(data)["error"]["code"] == 400
+
+
+def test_a_text_of_more_characters_than_fit_is_refused_without_being_tokenised(engine: Any) -> None:
+    """30 MiB for 32,768 tokens: the engine counts characters first (vLLM: renderers/params.py, _text_len_check)."""
+    begun_s = time.monotonic()
+    status, _, data = engine.send("POST", "/v1/completions", {"model": "tiny", "prompt": "word " * 6 * 2**20})
+    assert status == 400
+    assert "31457280 characters" in json.loads(data)["error"]["message"]
+    assert time.monotonic() - begun_s < 5
