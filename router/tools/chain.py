@@ -21,6 +21,9 @@ from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.request.reasons import MEANINGS, Reason
 
+MOST_BLOCK_TOKENS = 4096
+"""As in `models[].block_size`."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `warmroute chain`."""
@@ -32,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chat-template", type=Path, metavar="FILE", help="the engine's --chat-template; default: the folder's own"
     )
-    parser.add_argument("--block-size", required=True, type=_tokens, metavar="N", help="tokens a block")
+    parser.add_argument("--block-size", required=True, metavar="N", help="tokens a block, 1 to 4096")
     parser.add_argument(
         "--hash-algo",
         default=HashAlgorithm.SHA256,
@@ -40,9 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the engine's --prefix-caching-hash-algo (default: sha256, as in vLLM)",
     )
     parser.add_argument("--seed", metavar="S", help="the engine's PYTHONHASHSEED; default: it has none set")
-    parser.add_argument(
-        "--lora", type=_lora, metavar="NAME=PATH", help="the adapter that the request runs with; default: none"
-    )
+    parser.add_argument("--lora", metavar="NAME=PATH", help="the adapter that the request runs with; default: none")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
@@ -54,11 +55,13 @@ def run(args: argparse.Namespace) -> int:
     """
     problems: list[Problem] = []
     body = _read_body(args.body, problems)
+    block_size = _block_size(args.block_size, problems)
+    lora = _lora(args.lora, problems)
     try:
         text = load(args.tokenizer, args.chat_template)
     except TokenizerError as error:
         problems.append(Problem("--tokenizer", str(error)))
-    scheme = Scheme(HashAlgorithm(args.hash_algo), args.block_size, args.seed)
+    scheme = Scheme(HashAlgorithm(args.hash_algo), block_size, args.seed)
     if not scheme.root_is_known:
         problems.append(
             Problem(
@@ -72,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = PromptReader(lambda _: text).read(args.endpoint, body)
     if prompt.token_ids is None:
         return _refuse(prompt.reason or Reason.INTERNAL, as_json=args.json)
-    extra = ExtraKeys(lora=args.lora, salt=prompt.salt, media=prompt.media)
+    extra = ExtraKeys(lora=lora, salt=prompt.salt, media=prompt.media)
     digests = chain_digests(prompt.token_ids, scheme, extra)
     most = max_hit_tokens(prompt.tokens, scheme.block_size) if prompt.reads_cache else 0
     if args.json:
@@ -120,14 +123,19 @@ def _read_body(name: str, problems: list[Problem]) -> bytes:
         return b""
 
 
-def _tokens(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise argparse.ArgumentTypeError("must be a number of tokens, 1 or more")
-    return int(value)
+def _block_size(value: str, problems: list[Problem]) -> int:
+    if value.isascii() and value.isdigit() and len(value) <= len(str(MOST_BLOCK_TOKENS)):
+        size = int(value)
+        if 1 <= size <= MOST_BLOCK_TOKENS:
+            return size
+    problems.append(Problem("--block-size", f"must be a number of tokens from 1 to {MOST_BLOCK_TOKENS}"))
+    return 1
 
 
-def _lora(value: str) -> Lora:
+def _lora(value: str | None, problems: list[Problem]) -> Lora | None:
+    if value is None:
+        return None
     name, equals, path = value.partition("=")
     if not (name and equals and path):
-        raise argparse.ArgumentTypeError("must be NAME=PATH")
+        problems.append(Problem("--lora", "must be NAME=PATH"))
     return Lora(name, path)
