@@ -125,19 +125,25 @@ async def test_an_agent_that_attaches_too_late_proves_the_scheme_by_its_probe(
 
 
 async def test_an_engine_that_dies_leaves_and_comes_back_empty(engine, agent, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
-    """Killed: the lease goes. Restarted in place: a new epoch that holds the new life's blocks alone."""
+    """Killed: the lease goes. Restarted in place: a new epoch that holds the new life's blocks alone.
+
+    A snapshot falls due while it is away: the agent answers all the same, and ends when it is told to.
+    """
     one = await engine()
-    await agent(one)
+    beside = await agent(one, "--snapshot-s", "0.1")
     await complete(one, PROMPT)
     await eventually(lambda: mirror.dump(UNIT) == blocks(PROMPT))
     epoch = lease(mirror).epoch  # type: ignore[union-attr]
     await one.end(signal.SIGKILL)
     await eventually(lambda: lease(mirror) is None)
     assert mirror.messages(UNIT)[-1].state == "gone"
+    async with aiohttp.ClientSession() as session, session.get(beside.ready["http"] + "/healthz") as got:
+        assert (await got.json())["engine"] == "gone"
     again = await engine(one.ready)
     await complete(again, PROMPT[16:])
     await eventually(lambda: lease(mirror) is not None and mirror.dump(UNIT) == blocks(PROMPT[16:]), timeout_s=20)
     assert lease(mirror).epoch > epoch  # type: ignore[union-attr]
+    assert await beside.end() == 0
 
 
 async def test_an_engine_without_prefix_cache_is_not_trusted_for_any(engine, agent, mirror) -> None:  # type: ignore[no-untyped-def]
