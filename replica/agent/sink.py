@@ -68,7 +68,7 @@ class UnitSink:
         self._load: Load | None = None
         self._beat_due = False
         self._lease_of: LeaseOf | None = None
-        self._lease_is_news = False
+        self._lease_is_news = self._announcement_due = False
         # Grows when what routers know is void; an epoch stands when it began in the present generation.
         self._generation = 0
         self._established: int | None = None
@@ -201,6 +201,9 @@ class UnitSink:
         if self._oldest_s is not None:
             await asyncio.sleep(self._coalesce_s - (time.monotonic() - self._oldest_s))
         now = time.monotonic()
+        if now >= self._lease_due_s:
+            # Before the batch, which has routers read the lease where they do not follow the unit yet.
+            await self._renew(self._lease_of, now)
         layers = None
         if self._changed and now >= self._snapshot_due_s and not self._in_flight:
             # Taken in one go with the batch that waits: the snapshot is the state after it.
@@ -215,17 +218,17 @@ class UnitSink:
         except BaseException:
             self._changed = self._changed or layers is not None
             raise
-        if now >= self._lease_due_s and self._lease_of is not None:
-            news, self._lease_is_news = self._lease_is_news, False
-            try:
-                await self._lane.renew(self._lease_of(self._lane.epoch))
-                if news:
-                    await self._lane.publish((), [self._announcement()])
-            except BaseException:
-                self._lease_is_news = self._lease_is_news or news
-                raise
-            # What was registered meanwhile is due at once.
-            self._lease_due_s = 0.0 if self._lease_is_news else now + self._renew_s
+
+    async def _renew(self, lease_of: LeaseOf, now: float) -> None:
+        news, self._lease_is_news = self._lease_is_news, False
+        self._announcement_due = self._announcement_due or news
+        try:
+            await self._lane.renew(lease_of(self._lane.epoch))
+        except BaseException:
+            self._lease_is_news = self._lease_is_news or news
+            raise
+        # What was registered meanwhile is due at once.
+        self._lease_due_s = 0.0 if self._lease_is_news else now + self._renew_s
 
     async def _establish(self, lease_of: LeaseOf) -> None:
         self._lease_due_s = time.monotonic() + self._renew_s
@@ -262,9 +265,16 @@ class UnitSink:
         if self._beat_due:
             self._beat_due = False
             others.append(self._heartbeat(len(batches)))
+        announced, self._announcement_due = self._announcement_due, False
+        if announced:
+            others.append(self._announcement())
         if not batches and not others:
             return
-        await self._lane.publish(batches, others)
+        try:
+            await self._lane.publish(batches, others)
+        except BaseException:
+            self._announcement_due = self._announcement_due or announced
+            raise
         if generation == self._generation:
             self._in_flight = []
         unit_id = self._unit.unit_id
