@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from router.request import bodies, messages
+from router.request import bodies, messages, messages_api
 from router.request.content_format import ContentFormat
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.render import ChatTemplate, Rendering
@@ -54,6 +54,35 @@ class Dialect:
 
 
 CHAT, POOLING, RESPONSES = Dialect(), Dialect(with_defaults=False), Dialect(orders_calls=False)
+
+
+class Chat(Protocol):
+    """A model's chat templates, wherever they run: `ChatRenderer` here, `IsolatedChat` in a process of its own."""
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """`bos_token`, `eos_token`... for the templates."""
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """The engine's `--default-chat-template-kwargs`."""
+
+    @property
+    def max_chars(self) -> int:
+        """Longest text that is rendered."""
+
+    @property
+    def source(self) -> str:
+        """The text of all templates."""
+
+    def merges_inline_system(self) -> bool:
+        """Whether `/v1/messages` puts later system messages into the first."""
+
+    def render(self, body: Mapping[str, Any], dialect: Dialect = CHAT) -> str:
+        """Return the prompt's text."""
+
+    def before_media(self, body: Mapping[str, Any], dialect: Dialect = CHAT) -> tuple[str, int]:
+        """Return the text of a chat with media, and how much of it is sure to stand before the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +207,20 @@ class ChatRenderer:
         return _Call(template, rendering, {**self.special_tokens, **reach})
 
     @property
-    def sources(self) -> list[str]:
-        """The templates that are used without tools and with them."""
+    def source(self) -> str:
+        """The text of all templates."""
+        return "\0".join(template.source for template in self.templates.values())
+
+    def merges_inline_system(self) -> bool:
+        """Whether `/v1/messages` puts later system messages into the first.
+
+        Raises:
+            NotUnderstoodError: TEMPLATE_ERROR.
+        """
+        return messages_api.merges_inline_system(self._used_sources())
+
+    def _used_sources(self) -> list[str]:
+        """Return the templates that are used without tools and with them."""
         used: list[str] = []
         choices: tuple[object, ...] = (None, [])
         for tools in choices:

@@ -1,4 +1,4 @@
-"""The process that renders clients' chat templates; see `router.request.client_templates`.
+"""The process that renders chat templates from outside; see `router.request.client_templates`.
 
 It reads requests from standard input and answers on standard output, each a length of 4 bytes and JSON. It may use a
 limited amount of memory, writes no files, and ends with its standard input.
@@ -12,7 +12,7 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-from router.request.chat import DEFAULT, ChatRenderer
+from router.request.chat import ChatRenderer, Dialect
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.render import ChatTemplate
 
@@ -34,16 +34,26 @@ def main() -> None:
         sink.flush()
 
 
-def _answer(data: bytes) -> dict[str, str]:
+def _answer(data: bytes) -> dict[str, Any]:
     try:
         request: dict[str, Any] = json.loads(data)
         chat = ChatRenderer(
-            {DEFAULT: _template(request["source"])},
+            {name: _template(source) for name, source in request["sources"].items()},
             request["special_tokens"],
             request["defaults"],
             request["max_chars"],
         )
-        return {"text": chat.render(request["body"])}
+        body, dialect = request["body"], Dialect(*request["dialect"])
+        match request["what"]:
+            case "render":
+                return {"text": chat.render(body, dialect)}
+            case "before_media":
+                text, chars = chat.before_media(body, dialect)
+                return {"text": text, "chars": chars}
+            case "merges_inline_system":
+                return {"merges": chat.merges_inline_system()}
+            case _:  # `check`: they were compiled
+                return {}
     except NotUnderstoodError as error:
         return {"reason": error.reason.value}
     except Exception:  # of memory or depth, or a fault of ours: the next request is answered all the same

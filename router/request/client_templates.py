@@ -1,4 +1,4 @@
-"""Chat templates that clients bring, rendered in a process of their own that can be killed.
+"""Chat templates that come from outside, rendered in a process of their own that can be killed.
 
 A template is a program. The sandbox keeps it from files and from Python's insides, but not from running for ever or
 filling the memory; a thread can't be stopped, a process can. There is one such process, it is started when it is first
@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from router.request.chat import ChatRenderer
+from router.request.chat import CHAT, DEFAULT, Chat, Dialect
 from router.request.reasons import NotUnderstoodError, Reason
 
 MAX_SOURCE_CHARS = 2**16
@@ -51,7 +51,7 @@ class ClientTemplates:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def render(self, source: str, body: Mapping[str, Any], chat: ChatRenderer) -> str:
+    def render(self, source: str, body: Mapping[str, Any], chat: Chat) -> str:
         """Return the prompt's text under a client's template.
 
         Args:
@@ -62,39 +62,66 @@ class ClientTemplates:
         Raises:
             NotUnderstoodError: With the reason; TEMPLATE_TIMEOUT past the limit.
         """
+        text: str = self.ask("render", {DEFAULT: source}, chat, body)["text"]
+        return text
+
+    def ask(
+        self,
+        what: str,
+        sources: Mapping[str, str],
+        chat: Chat,
+        body: Mapping[str, Any] | None = None,
+        dialect: Dialect = CHAT,
+        limit_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Have the process do something with templates.
+
+        Args:
+            what: `render`, `before_media`, `merges_inline_system` or `check`; see `client_template_process`.
+            sources: Templates by name.
+            chat: For its special tokens, default variables and limit.
+            body: A chat completion's.
+            dialect: How its API is treated.
+            limit_s: Seconds, where it is another limit than that of requests.
+
+        Raises:
+            NotUnderstoodError: With the reason; TEMPLATE_TIMEOUT past the limit.
+        """
         asked = {
-            "source": source,
-            "body": {name: body[name] for name in _FIELDS if name in body},
+            "what": what,
+            "sources": dict(sources),
+            "body": {name: body[name] for name in _FIELDS if name in body} if body is not None else {},
+            "dialect": [dialect.with_defaults, dialect.orders_calls],
             "special_tokens": dict(chat.special_tokens),
             "defaults": dict(chat.defaults),
             "max_chars": chat.max_chars,
         }
+        limit_s = self.limit_s if limit_s is None else limit_s
         try:
             request = json.dumps(asked).encode()
         except (RecursionError, TypeError, ValueError):  # nested deeper than can be written
             raise NotUnderstoodError(Reason.BAD_REQUEST) from None
-        if len(source) > MAX_SOURCE_CHARS or len(request) > MAX_REQUEST_BYTES:
+        if any(len(source) > MAX_SOURCE_CHARS for source in sources.values()) or len(request) > MAX_REQUEST_BYTES:
             raise NotUnderstoodError(Reason.TOO_LONG)
-        if not self._lock.acquire(timeout=self.limit_s):
+        if not self._lock.acquire(timeout=limit_s):
             raise NotUnderstoodError(Reason.TEMPLATE_TIMEOUT)
         try:
-            answer = self._ask(request, _LENGTH_BYTES + 6 * chat.max_chars + 64)  # 6: a character as \uXXXX
+            answer = self._ask(request, _LENGTH_BYTES + 6 * chat.max_chars + 64, limit_s)  # 6: a character as \uXXXX
         finally:
             self._lock.release()
         if "reason" in answer:
             raise NotUnderstoodError(Reason(answer["reason"]))
-        text: str = answer["text"]
-        return text
+        return answer
 
     def close(self) -> None:
         """End the process."""
         with self._lock:
             self._kill()
 
-    def _ask(self, request: bytes, most_bytes: int) -> dict[str, Any]:
+    def _ask(self, request: bytes, most_bytes: int, limit_s: float) -> dict[str, Any]:
         try:
             process = self._running()
-            deadline_s = time.monotonic() + self.limit_s
+            deadline_s = time.monotonic() + limit_s
             _write(process, len(request).to_bytes(_LENGTH_BYTES, "big") + request, deadline_s)
             answer: dict[str, Any] = json.loads(_read_frame(process, most_bytes, deadline_s))
         except TimeoutError:

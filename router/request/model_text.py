@@ -13,7 +13,7 @@ from typing import Any
 import xxhash
 
 from router.request import messages_api
-from router.request.chat import CHAT, ChatRenderer, Dialect, common_chars
+from router.request.chat import CHAT, Chat, Dialect, common_chars
 from router.request.client_templates import ClientTemplates
 from router.request.encoders.cutting import Cutter
 from router.request.encoders.encoder import TextEncoder
@@ -34,7 +34,7 @@ class ModelText:
     def __init__(
         self,
         encoder: TextEncoder,
-        chat: ChatRenderer,
+        chat: Chat,
         cache: TokenCache | None = None,
         client_templates: ClientTemplates | None = None,
         followed: bool = True,
@@ -60,7 +60,7 @@ class ModelText:
     @cached_property
     def merges_inline_system(self) -> bool:
         """Whether `/v1/messages` puts later system messages into the first."""
-        return messages_api.merges_inline_system(self._chat.sources)
+        return self._chat.merges_inline_system()
 
     @cached_property
     def effort_without_thinking(self) -> str:
@@ -179,9 +179,9 @@ class ModelText:
         return Tokens(before + tokens.ids, None if before else tokens.trail, Reason.MEDIA, estimate)
 
 
-def _cut_token(encoder: TextEncoder, chat: ChatRenderer) -> str | None:
+def _cut_token(encoder: TextEncoder, chat: Chat) -> str | None:
     """Return the token to cut at: the one that the templates print in most places; each place to look for costs."""
-    printed = "\0".join(template.source for template in chat.templates.values())
+    printed = chat.source
     counts = {token: printed.count(token) for token in encoder.sure_tokens}
     best = max(counts, key=lambda token: (counts[token], -printed.find(token)), default=None)
     if best is not None and not counts[best]:  # a template that prints none: perhaps by its variable

@@ -32,7 +32,7 @@ def load_templates(
         TokenizerError: When one is broken or too long.
     """
     templates = {}
-    for name, source in _sources(folder, template_file).items():
+    for name, source in template_sources(folder, template_file).items():
         where = f"chat template `{name}` of {template_file or folder}"
         if len(source) > MAX_TEMPLATE_CHARS:
             raise TokenizerError(f"{where} is longer than {MAX_TEMPLATE_CHARS} characters")
@@ -43,7 +43,12 @@ def load_templates(
     return templates
 
 
-def _sources(folder: Path, template_file: Path | None) -> dict[str, str]:
+def template_sources(folder: Path, template_file: Path | None = None) -> dict[str, str]:
+    """Return the templates' texts by name; see `load_templates`.
+
+    Raises:
+        TokenizerError: A file can't be read.
+    """
     if template_file is not None:
         return {DEFAULT: read_text(template_file)}
     sources: dict[str, str] = {}

@@ -7,6 +7,7 @@ token. Follows vLLM 0.32 (`--tokenizer-mode mistral`), which asks transformers' 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class MistralText:
         self._cache = cache or TokenCache(0)
         self.max_chars = max_chars
         self._encode: Callable[..., list[int]] = self._tokenizer.encode
-        self._namespace = id(self._tokenizer)
+        self._namespace = secrets.randbits(62) << 2  # a number of its own: the lowest bits are for the flags
         # The package decodes every chat again, to show it; nobody looks at that here, and it is most of the time.
         setattr(self._mistral.instruct_tokenizer, "decode", lambda **_: "")  # noqa: B010
         # The chat encoding asks the tokenizer for each message's text: those are looked up.

@@ -8,13 +8,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from router.request.chat import MAX_CHARS, ChatRenderer
+from router.request.chat import MAX_CHARS, Chat, ChatRenderer
 from router.request.client_templates import ClientTemplates
 from router.request.encoders import huggingface, mistral, tiktoken_ranks
 from router.request.encoders.encoder import TokenizerError
 from router.request.encoders.files import read_json
+from router.request.isolated_chat import IsolatedChat
 from router.request.model_text import ModelText
-from router.request.templates import load_templates
+from router.request.templates import load_templates, template_sources
 from router.request.text import Text
 from router.request.token_cache import TokenCache
 
@@ -42,6 +43,8 @@ class Options:
         defaults: The engine's `--default-chat-template-kwargs`.
         cache: Where tokenised text is kept; None: nowhere.
         client_templates: Renders the templates that requests bring; None: they are not run.
+        isolated: Renders the model's own templates too, where they are nobody's whom the operator named; None: they
+            are rendered here.
         clock: What a template's `strftime_now` asks.
         max_chars: Longest text that is rendered or encoded.
     """
@@ -50,6 +53,7 @@ class Options:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     cache: TokenCache | None = None
     client_templates: ClientTemplates | None = None
+    isolated: ClientTemplates | None = None
     clock: Callable[[], datetime] = datetime.now
     max_chars: int = MAX_CHARS
 
@@ -122,8 +126,14 @@ def _with_templates(
     special_tokens: Mapping[str, str],
     options: Options,
 ) -> ModelText:
-    templates = load_templates(folder, options.template_file, options.clock)
-    chat = ChatRenderer(templates, special_tokens, options.defaults, options.max_chars)
+    chat: Chat
+    if options.isolated is None:
+        templates = load_templates(folder, options.template_file, options.clock)
+        chat = ChatRenderer(templates, special_tokens, options.defaults, options.max_chars)
+    else:
+        sources = template_sources(folder, options.template_file)
+        chat = IsolatedChat(sources, special_tokens, options.isolated, options.defaults, options.max_chars)
+        chat.check()
     config = read_json(folder / "config.json")
     architectures = config.get("architectures")
     own = config.get("model_type") in _OWN_ENCODING_TYPES or not _OWN_ENCODING_ARCHITECTURES.isdisjoint(
