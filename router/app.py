@@ -61,7 +61,6 @@ class App:
         self.clock = time.monotonic
         texts.limit(config.limits)
         self._texts = texts
-        self.texts = texts.by_name
         self.index = PrefixIndex()
         self.expected = ExpectedBlocks()
         self.approximate = ApproximateMemory(self.index)
@@ -97,7 +96,9 @@ class App:
         self.pause_over = asyncio.Event()
         """Set to end the pause between becoming not ready and draining."""
         self._started_s = self.clock()
-        self.feeds = Feeds(config, self.fleet, self.index, self.metrics, self.clock, announced=self.announced)
+        self.feeds = Feeds(
+            config, self.fleet, self.index, self.metrics, self.clock, announced=self.announced, texts=texts
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()
         self._data_plane: DataPlane | None = None
@@ -169,6 +170,7 @@ class App:
             not_ready=self.not_ready,
             clock=self.clock,
             vouching=self.vouching,
+            texts=self._texts,
         )
         runner = web.AppRunner(build_admin(view), access_log=None, handle_signals=False, logger=HTTP_LOG)
         await runner.setup()
@@ -204,12 +206,13 @@ class App:
         return f"http://[{host}]:{bound[1]}" if ":" in host else f"http://{host}:{bound[1]}"
 
     def _text_for(self, name: str | None) -> Text | None:
+        texts = self._texts.by_name
         if name is None:
-            return next(iter(self.texts.values())) if len(self.texts) == 1 else None
-        text = self.texts.get(name)
+            return next(iter(texts.values())) if len(texts) == 1 else None
+        text = texts.get(name)
         if text is None:
             base = self.fleet.base_model(name)
-            text = self.texts.get(base) if base is not None else None
+            text = texts.get(base) if base is not None else None
         return text
 
     def _max_model_len_for(self, name: str | None) -> int | None:

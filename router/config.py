@@ -66,7 +66,8 @@ class ModelConfig(Section):
     tokenizer: Path | None = Field(
         None,
         description="folder with tokenizer.json, tokenizer_config.json, chat template, or with a file of ranks or of "
-        "Mistral's; one such file; or OWNER/NAME on the Hugging Face hub",
+        "Mistral's; one such file; or OWNER/NAME on the Hugging Face hub; none: what the model's agents publish, and "
+        "where they publish none, its replicas are asked to tokenise each prompt",
     )
     revision: str | None = Field(None, min_length=1, description="commit, tag or branch, for OWNER/NAME; default main")
     chat_template: Path | None = Field(None, description="a template file, if the engine has its own (--chat-template)")
@@ -142,7 +143,10 @@ class LimitsConfig(Section):
         256 * 2**20, ge=0, le=2**40, description="token ids and block hashes of texts seen before; 0: keep none"
     )
     client_template_s: float = Field(
-        0.25, gt=0, le=10, description="seconds for one chat template that a request brought"
+        0.25,
+        gt=0,
+        le=10,
+        description="seconds for one chat template that a request brought, or an agent whose lease nobody signed",
     )
     inline_body_bytes: int = Field(
         4 * 2**10, ge=0, le=2**30, description="longer bodies are rendered and tokenised in a worker thread"

@@ -19,6 +19,7 @@ from replica.agent.health import HealthServer
 from replica.agent.metrics import AgentMetrics
 from replica.agent.rank_agent import RankAgent
 from replica.agent.settings import AgentSettings
+from replica.agent.text_publisher import TextPublisher
 from replica.errors import EngineError
 from router.kv import engine_metrics
 from router.kv.engine_metrics import Load
@@ -64,6 +65,7 @@ class Agent:
         session = aiohttp.ClientSession()
         self._engine = Engine(session, settings.engine_url, settings.engine_api_key)
         self._redis, self._context = redis, context
+        self._texts = TextPublisher(settings, redis)
         tasks: set[asyncio.Task[Any]] = set()
         try:
             if settings.engine_command:
@@ -105,6 +107,7 @@ class Agent:
         if facts is None:
             return 1
         await self._start_ranks(facts)
+        texts = asyncio.create_task(self._texts.run())
         watch = asyncio.create_task(self._watch(facts))
         ready = asyncio.create_task(self._all_ready())
         try:
@@ -115,9 +118,10 @@ class Agent:
                 print(json.dumps(line), flush=True)
             await watch
         finally:
-            ready.cancel()
-            watch.cancel()
-            await asyncio.gather(ready, watch, return_exceptions=True)
+            self._texts.end()
+            for task in (ready, watch, texts):
+                task.cancel()
+            await asyncio.gather(ready, watch, texts, return_exceptions=True)
         return 1
 
     async def _all_ready(self) -> None:
@@ -145,7 +149,16 @@ class Agent:
 
     async def _start_ranks(self, facts: EngineFacts) -> None:
         self._ranks = [
-            RankAgent(self._settings, source, facts, self._engine, self._redis, self._context, self._metrics)
+            RankAgent(
+                self._settings,
+                source,
+                facts,
+                self._engine,
+                self._redis,
+                self._context,
+                self._metrics,
+                lambda: self._texts.files,
+            )
             for source in facts.ranks
         ]
         for rank in self._ranks:
@@ -167,6 +180,7 @@ class Agent:
             for rank in self._ranks:
                 rank.sink.report_load(_of_rank(loads, rank.rank, len(self._ranks)))
                 rank.refresh()
+                self._texts.look(facts.models, self._lives())
                 for error in rank.failures():
                     raise error
             if loads is None or not self._engine_up or began_s >= health_due_s:
@@ -181,6 +195,10 @@ class Agent:
                 facts_due_s = began_s + FACTS_S
                 facts = await self._learn(facts)
             await asyncio.sleep(max(0.0, LOAD_S - (time.monotonic() - began_s)))
+
+    def _lives(self) -> tuple[int, ...]:
+        """What changes with each new life of the engine's caches; with a loss in Redis too."""
+        return tuple(rank.sink.epoch for rank in self._ranks)
 
     async def _scrape(self) -> dict[str, Load] | None:
         try:

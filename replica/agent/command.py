@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+from pathlib import Path
 
 from replica.agent import logs
 from replica.agent.settings import API_KEY_VARIABLE, REDIS_VARIABLE, SECRET_VARIABLE, from_args
@@ -52,6 +53,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"file with the secret that signs leases, or set {SECRET_VARIABLE} (default: unsigned)",
     )
+    add(
+        "--tokenizer",
+        metavar="DIR",
+        type=Path,
+        help="folder with the engine's tokenizer, published for routers that have none of the model (default: the "
+        "model's root, as the engine tells it, where that is such a folder here; never a hub's name)",
+    )
+    add(
+        "--chat-template",
+        metavar="FILE",
+        type=Path,
+        help="the engine's own --chat-template, published with the tokenizer (default: the model's own)",
+    )
+    add("--no-publish-tokenizer", action="store_true", help="publish neither (default: they are published)")
     add("--lease-s", type=float, default=10.0, help="seconds that a lease holds without renewal (default: %(default)s)")
     add(
         "--snapshot-s",

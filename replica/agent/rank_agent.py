@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import zmq.asyncio
@@ -50,6 +50,7 @@ class RankAgent:
         facts: What the engine says of itself.
         engine: For probes.
         redis, context, metrics: Shared by all ranks.
+        text_files: Tokenizer files that lie in Redis by now, as name to SHA-256.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class RankAgent:
         redis: Redis,
         context: zmq.asyncio.Context,
         metrics: AgentMetrics,
+        text_files: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.rank = source.rank
         self.unit_id = f"{settings.replica_id}/{source.rank}"
@@ -68,6 +70,7 @@ class RankAgent:
         self._source = source
         self._facts = facts
         self._engine = engine
+        self._text_files = text_files
         self._started_s = time.time()
         self._cache = facts.cache(self.rank)
         self.unit = UnitState(self.unit_id, adapters()[ENGINE_NAME](), self._new_proof(), self._cache.num_blocks)
@@ -219,6 +222,7 @@ class RankAgent:
             engine=RegisteredEngine(ENGINE_NAME, self._facts.version),
             state="ready",
             started=self._started_s,
+            text_files=dict(self._text_files()),
         )
 
     def _trust(self) -> tuple[Any, str | None]:

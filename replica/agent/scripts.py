@@ -76,6 +76,17 @@ return {'ok', ''}
 )
 """KEYS fence, lease, stream; ARGV epoch, message, time to live in ms."""
 
+KEEP_FILE = """
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('RENAME', KEYS[1], KEYS[2])
+end
+redis.call('PEXPIRE', KEYS[2], ARGV[1])
+return 1
+"""
+"""KEYS draft, file; ARGV time to live in ms. Of agents that write one file at once, the first to be done has it."""
+
 ENROL = """
 local t = redis.call('TIME')
 redis.call('ZADD', KEYS[1], t[1], ARGV[1])

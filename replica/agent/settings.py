@@ -8,8 +8,9 @@ import math
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,6 +35,8 @@ class AgentSettings:
         engine_command: Starts the engine under the agent; empty where it runs by itself.
         wait_ready_s: Longest wait for the engine's first answer; None waits for ever.
         registration_secret: Signs leases; None leaves them unsigned.
+        tokenizer: Folder of the tokenizer that routers are given; None: the model's root, where that is one here.
+        chat_template: The engine's own template.
     """
 
     engine_url: str
@@ -54,6 +57,9 @@ class AgentSettings:
     log_format: str
     log_level: str
     engine_command: tuple[str, ...] = ()
+    tokenizer: Path | None = None
+    chat_template: Path | None = None
+    publishes_tokenizer: bool = True
 
 
 def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> AgentSettings:
@@ -90,6 +96,8 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
     if args.hash_seed is not None and not 0 < len(args.hash_seed) <= 256:
         problems.append("--hash-seed: must be the engine's PYTHONHASHSEED as it was set, 1 to 256 characters")
     secret = _secret(args.registration_secret_file, environment, problems)
+    problems += _text_problems(args)
+    tokenizer, chat_template, publishes = _text_source(args)
     if problems:
         raise UsageError(problems)
     return AgentSettings(
@@ -111,6 +119,9 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         log_format=args.log_format,
         log_level=args.log_level,
         engine_command=tuple(args.engine_command),
+        tokenizer=tokenizer,
+        chat_template=chat_template,
+        publishes_tokenizer=publishes,
     )
 
 
@@ -190,6 +201,37 @@ def _secret(file: str | None, environment: Mapping[str, str], problems: list[str
     if len(secret) < _MIN_SECRET_BYTES:
         problems.append(f"the registration secret has fewer than {_MIN_SECRET_BYTES} bytes")
     return secret
+
+
+def _text_problems(args: argparse.Namespace) -> list[str]:
+    problems = []
+    if args.tokenizer is not None and not args.tokenizer.is_dir():
+        problems.append(f"--tokenizer: {args.tokenizer} is no folder here; give the engine's model folder")
+    if args.chat_template is not None and not args.chat_template.is_file():
+        problems.append(f"--chat-template: {args.chat_template} is no file here; give the engine's --chat-template")
+    if args.no_publish_tokenizer and (args.tokenizer or args.chat_template):
+        problems.append("--no-publish-tokenizer: contradicts --tokenizer and --chat-template; leave one of them out")
+    return problems
+
+
+def _text_source(args: argparse.Namespace) -> tuple[Path | None, Path | None, bool]:
+    """Return folder and template to publish, and whether anything is: as told, else as the engine's command has it.
+
+    What that command names and is not here can't be published, and the model's own in its place would be wrong.
+    """
+    tokenizer = args.tokenizer or _option(args.engine_command, "--tokenizer")
+    template = args.chat_template or _option(args.engine_command, "--chat-template")
+    try:
+        is_here = (tokenizer is None or tokenizer.is_dir()) and (template is None or template.is_file())
+    except (OSError, ValueError):  # a template may stand there as text, longer than any name
+        is_here = False
+    return tokenizer, template, is_here and not args.no_publish_tokenizer
+
+
+def _option(command: Sequence[str], name: str) -> Path | None:
+    given = [word.partition("=")[2] for word in command if word.startswith(f"{name}=")]
+    given += [value for word, value in pairwise(command) if word == name]
+    return Path(given[-1]) if given else None
 
 
 def _default_id(advertise: str, environment: Mapping[str, str]) -> str:

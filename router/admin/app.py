@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
-from router.admin.views import masked_config, replica_view
+from router.admin.views import masked_config, replica_view, text_views
 from router.config import RouterConfig
 from router.errors import (
     BodyTooLargeError,
@@ -36,6 +36,7 @@ from router.placement import Placer
 from router.request.reader import PromptReader
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import CONTENT_TYPE, Metrics
+from router.texts import ModelTexts
 
 LOG = logging.getLogger("warmroute.admin")
 MAX_EXPLAIN_BYTES = 8 * 2**20
@@ -92,6 +93,7 @@ class AdminView:
     not_ready: Callable[[], list[str]]
     clock: Callable[[], float]
     vouching: Vouching = field(default_factory=Vouching)
+    texts: ModelTexts = field(default_factory=ModelTexts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         "/admin/replicas",
         "replicas",
-        "every replica: state, blocks, load; trust with its reason, for each model and kind of requests",
+        "every replica: state, blocks, load; trust with its reason, for each model and kind of requests; `texts`: "
+        "where each model's tokenizer comes from (`folder`, `hub`, `agent`, or `replica`: each prompt is asked for)",
     ),
     Endpoint(
         "GET",
@@ -169,7 +172,8 @@ class Endpoints:
         """Return every replica as it is now."""
         view, now_s = self._view, self._view.clock()
         replicas = view.fleet.replicas.values()
-        return _json({"replicas": [replica_view(item, view.index, now_s, view.vouching) for item in replicas]})
+        listed = [replica_view(item, view.index, now_s, view.vouching) for item in replicas]
+        return _json({"replicas": listed, "texts": text_views(view.config, view.texts)})
 
     async def decisions(self, request: web.Request) -> web.Response:
         """Return the last decisions."""

@@ -9,6 +9,7 @@ from router.fleet.replica import Replica, Unit
 from router.fleet.vouching import EXPLANATIONS, Record, Vouching
 from router.index.prefix_index import PrefixIndex
 from router.kv.log_lines import mask_secrets
+from router.texts import NOBODY, ModelTexts
 
 MASKED = "***"
 
@@ -83,6 +84,12 @@ def _record_view(unit: Unit, record: Record, vouching: Vouching) -> dict[str, An
             "below": record.delivered_below,
         },
     }
+
+
+def text_views(config: RouterConfig, texts: ModelTexts) -> list[dict[str, str]]:
+    """Return where each configured model's tokenizer and templates come from, for JSON."""
+    origins = [(model.name, texts.origins.get(model.name, NOBODY)) for model in config.models]
+    return [{"model": name, "source": origin.source, "detail": origin.detail} for name, origin in origins]
 
 
 def masked_config(config: RouterConfig) -> dict[str, Any]:

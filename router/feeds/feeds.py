@@ -19,6 +19,7 @@ from router.index.announced import AnnouncedBlocks
 from router.index.prefix_index import PrefixIndex
 from router.kv.addresses import AllowedAddresses
 from router.telemetry.metrics import Metrics
+from router.texts import ModelTexts
 
 
 class Feeds:
@@ -28,6 +29,7 @@ class Feeds:
         clock: The fleet's clock, in seconds.
         lease_s: Life of an agent's lease without renewal.
         announced: Hears of every block that a followed unit announces.
+        texts: Given the tokenizers that agents publish.
         probe_timeout_s: An engine that takes longer to answer a probe failed it.
 
     Raises:
@@ -45,6 +47,7 @@ class Feeds:
         lease_s: float = LEASE_S,
         probe_timeout_s: float = 2.0,
         announced: AnnouncedBlocks | None = None,
+        texts: ModelTexts | None = None,
     ) -> None:
         try:
             AllowedAddresses(config.registration.allow)
@@ -57,6 +60,7 @@ class Feeds:
         self._clock = clock
         self.announced = AnnouncedBlocks() if announced is None else announced
         self._lease_s = lease_s
+        self._texts = texts
         self._probe_timeout_s = probe_timeout_s
         self.directory = Directory(fleet, clock)
         self.static: StaticFeed | None = None
@@ -84,6 +88,7 @@ class Feeds:
                         self._clock,
                         lease_s=self._lease_s,
                         announced=self.announced,
+                        texts=self._texts,
                     )
                     group.create_task(self.redis.run())
 

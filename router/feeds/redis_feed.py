@@ -23,6 +23,7 @@ from router.feeds.directory import Directory
 from router.feeds.health import EngineProber
 from router.feeds.lanes import LaneReader
 from router.feeds.membership import FeedHealth
+from router.feeds.published_texts import PublishedTexts
 from router.feeds.redis_link import KeyFaultError, RedisError, RedisLink
 from router.feeds.roster import Roster
 from router.feeds.snapshots import SnapshotLoader
@@ -35,6 +36,7 @@ from router.kv.addresses import AllowedAddresses
 from router.kv.keys import Keys
 from router.telemetry.logs import mask_secrets
 from router.telemetry.metrics import Metrics
+from router.texts import ModelTexts
 
 LOG = logging.getLogger("warmroute.feeds.redis")
 LEASE_S = 10.0
@@ -56,6 +58,7 @@ class RedisFeed:
         unix_time: Wall clock, for the lag between Redis' entry and the index.
         lease_s: Life of a lease without renewal.
         announced: Hears of every block that a followed unit announces.
+        texts: Given the tokenizers that agents publish; None: nobody reads them.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class RedisFeed:
         unix_time: Callable[[], float] = time.time,
         lease_s: float = LEASE_S,
         announced: AnnouncedBlocks | None = None,
+        texts: ModelTexts | None = None,
     ) -> None:
         if config.redis is None:
             raise ValueError("the Redis feed needs `redis` in the configuration")
@@ -86,6 +90,7 @@ class RedisFeed:
         self._watch = MemberWatch(roster, self._health, directory, fleet, prober, metrics, clock)
         self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
         self._snapshots = SnapshotLoader(self._lanes, metrics, clock)
+        self._published = PublishedTexts(roster, texts or ModelTexts(), config.models, secret is not None, clock)
         self._leases: dict[str, bytes | None] = {}
         self._missing = MissingLeases(self._keys)
         self._reached = self._complained = self._registry_fault = False
@@ -150,6 +155,7 @@ class RedisFeed:
             group.create_task(self._lanes.follow(link))
             group.create_task(self._snapshots.run(link, self.ready))
             group.create_task(self._lease_rounds(link))
+            group.create_task(self._published.run(link))
 
     async def _lease_rounds(self, link: RedisLink) -> None:
         while True:

@@ -162,6 +162,17 @@ class RedisLink:
             return snapshot if snapshot.unit == unit else None
         return None
 
+    async def text_file(self, digest: str, max_bytes: int) -> bytes | None:
+        """Return what lies under a tokenizer file's hash, which may be anything; None for nothing, or for too much."""
+        data, is_there = bytearray(), False
+        with contextlib.suppress(KeyFaultError):
+            async for chunk in self._chunks(self._keys.text_file(digest)):
+                data += chunk
+                is_there = True
+                if len(data) > max_bytes:
+                    return None
+        return bytes(data) if is_there else None
+
     async def _each(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return an answer for each command; None where its key holds what it can't read."""
         if not commands:

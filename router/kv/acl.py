@@ -11,7 +11,7 @@ from router.kv.keys import DEFAULT_NAMESPACE
 _CONNECTION = ("auth", "hello", "ping", "select", "client|setinfo", "client|setname", "time")
 _AGENT = (
     "script|load evalsha",
-    "get set del unlink exists expire pexpire",
+    "get set del unlink exists rename expire pexpire",
     "xadd xtrim xrevrange",
     "rpush",
     "zadd zrem zremrangebyscore",

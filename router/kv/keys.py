@@ -6,6 +6,8 @@
     {wr:k}:lease:UNIT               string with PX: registration.encode(...)
     {wr:k}:snapshot:UNIT            string: N, the name of the newest whole snapshot (the pointer)
     {wr:k}:snapshot:UNIT:N          list of snapshot chunks, in order
+    {wr:text}:SHA256                list of a tokenizer file's chunks, in order: what all agents of a model share
+    {wr:text}:SHA256:NAME           the same while an agent writes it
 
 A unit's keys and its lane's stream share a hash tag, so one script reaches all of them, in Redis Cluster too. Nothing
 is found by SCAN. Which rights agents and routers need is in `router.kv.acl`.
@@ -74,6 +76,14 @@ class Keys:
     def snapshot(self, unit: str, n: int | str) -> str:
         """List of the chunks of the unit's snapshot N."""
         return f"{self.snapshot_pointer(unit)}:{n}"
+
+    def text_file(self, digest: str) -> str:
+        """List of the chunks of a tokenizer file, by the SHA-256 of its content."""
+        return f"{{{self.namespace}:text}}:{digest}"
+
+    def text_file_draft(self, digest: str, name: str) -> str:
+        """The same file while one agent writes it."""
+        return f"{self.text_file(digest)}:{name}"
 
     def _of(self, unit: str, what: str) -> str:
         return f"{{{self.namespace}:{lane_of(unit, self.lanes)}}}:{what}:{unit}"

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from router.kv.text_files import MAX_FILES
 from router.kv.wire import MAX_UNIT_CHARACTERS, WIRE_VERSION
 
 MAX_BYTES = 1024 * 1024
@@ -22,6 +23,8 @@ _CONTEXT = b"warmroute registration\0"
 
 _Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]
+_FileName = Annotated[str, Meta(min_length=1, max_length=256)]
+_Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class RegistrationError(ValueError):
@@ -72,6 +75,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         engine: Name and version.
         state: `ready` or `draining`.
         started: Unix time in seconds when the agent saw this life of the engine first.
+        text_files: Files of the base models' tokenizer and chat templates that lie in Redis, as name to SHA-256
+            (`router.kv.text_files`); empty where the agent publishes none, or is older than this field.
     """
 
     wire: Annotated[int, Meta(ge=0, le=2**31)] = WIRE_VERSION
@@ -91,6 +96,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine = msgspec.field(default_factory=Engine)
     state: Literal["ready", "draining"] = "ready"
     started: Annotated[float, Meta(ge=0)] = 0.0
+    text_files: Annotated[dict[_FileName, _Sha256], Meta(max_length=MAX_FILES)] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_url(self.url)

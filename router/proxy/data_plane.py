@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 
-from router.config import RouterConfig, split_address
+from router.config import LimitsConfig, RouterConfig, split_address
 from router.errors import MethodNotAllowedError, WarmrouteError
 from router.proxy.client_connection import ClientConnection
 from router.proxy.deadlines import Deadlines
@@ -64,7 +64,7 @@ class DataPlane:
         )
         self.forwarder = Forwarder(
             loop=self._loop,
-            limits=config.limits,
+            limits=_reading_limits(config),
             retry=config.retry,
             timeouts=timeouts,
             reader=reader,
@@ -153,3 +153,14 @@ class DataPlane:
 
     def _refuse(self, exchange: Exchange, error: WarmrouteError) -> None:
         refuse(self._recorder, exchange, error)
+
+
+def _reading_limits(config: RouterConfig) -> LimitsConfig:
+    """Return the limits, with nothing read on the loop where a template may come that nobody signed.
+
+    Such a template is rendered in a process of its own, and that is waited for (`router.request.isolated_chat`).
+    """
+    may_come = config.redis is not None and any(model.tokenizer is None for model in config.models)
+    if may_come and config.registration.secret is None:
+        return config.limits.model_copy(update={"inline_body_bytes": 0})
+    return config.limits

@@ -89,6 +89,7 @@ class LocalFleet:
         router: dict[str, Any] | None = None,
         router_host: str = "127.0.0.1",
         router_port: int = 0,
+        agent_arguments: tuple[str, ...] = (),
     ) -> None:
         """Describe a fleet.
 
@@ -99,6 +100,7 @@ class LocalFleet:
             router: More of the router's configuration, as `{"placement": {"policy": "random"}}`.
             router_host: Where the router listens.
             router_port: 0: any free port.
+            agent_arguments: More arguments of every agent.
 
         Attributes while it is started: `engines`, `agents` and `router` with their addresses, `redis_url`, `children`
         (every process), `folder` (their output).
@@ -109,6 +111,7 @@ class LocalFleet:
         self.redis_url = ""
         self.engines: list[Server] = []
         self.agents: list[Server] = []
+        self._agent_arguments = agent_arguments
         self._router_options = router or {}
         self._router_listen = f"{router_host}:{router_port}"
         self._router: Server | None = None
@@ -216,6 +219,7 @@ class LocalFleet:
         return [
             *_warmroute("agent"),
             *("--engine-url", engine, "--redis", self.redis_url, "--replica-id", f"r{number}"),
+            *self._agent_arguments,
         ]
 
     def _spawn_router(self, source: dict[str, Any]) -> Child:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis as sync_redis
 
 from replica.agent import redis_link as agent_link
+from replica.agent.command import configure
 from replica.agent.lane import Lane
+from replica.agent.settings import AgentSettings, from_args
+from replica.agent.text_publisher import TextPublisher
 from router.feeds.redis_link import RedisLink
 from router.kv.acl import agent_rules, router_rules
 from router.kv.keys import Keys, lane_of
@@ -36,7 +41,18 @@ def user(redis_url: str):  # type: ignore[no-untyped-def]
         client.execute_command("ACL", "DELUSER", *made)
 
 
-async def test_agent_and_router_need_no_more_than_the_documented_rights(user: Callable[[str], str]) -> None:
+def text_settings(redis_url: str, folder: Path) -> AgentSettings:
+    """Settings of an agent that publishes a folder."""
+    (folder / "tokenizer.json").write_text("{}")
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    given = ("--engine-url", "http://127.0.0.1:8000", "--redis", redis_url, "--tokenizer", str(folder))
+    return from_args(parser.parse_args(given), {})
+
+
+async def test_agent_and_router_need_no_more_than_the_documented_rights(
+    user: Callable[[str], str], tmp_path: Path, eventually: Any
+) -> None:
     """Every step of an agent's lane and every command of a router's link works under them."""
     client, link = agent_link.connect(user(agent_rules())), RedisLink(user(router_rules()), Keys())
     lane, number = Lane(client, Keys(), UNIT, 10.0, 30.0), lane_of(UNIT)
@@ -56,6 +72,13 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(user: Ca
     assert list(snapshot.layers[0][3]) == [1, 2]
     assert [key for key, _ in await link.read_lanes(cursors)] == [number]
     assert [getattr(decode(data or b""), "sequence", None) for _, data in await link.tail(number, "0-0")] == [1]
+    publisher = TextPublisher(text_settings(user(agent_rules()), tmp_path), client)
+    publisher.look((), (1,))
+    writing = asyncio.create_task(publisher.run())
+    await eventually(lambda: publisher.files)
+    assert await link.text_file(publisher.files["tokenizer.json"], 10) == b"{}"
+    publisher.end()
+    await writing
     await lane.retire()
     assert await link.units(60) == {}
     await link.close()

@@ -25,6 +25,7 @@ from router.kv import registration as reg
 from router.kv.keys import Keys
 from router.kv.wire import BlocksBatch, Change, Heartbeat, Snapshot, StateChange, encode
 from router.telemetry.metrics import Metrics
+from router.texts import ModelTexts
 
 
 class Writer:
@@ -219,6 +220,7 @@ class Running:
     metrics: Metrics
     feeds: Feeds
     task: asyncio.Task[None]
+    texts: ModelTexts
 
     def held(self, unit: str) -> set[int]:
         """Hashes that the index knows of a unit."""
@@ -248,8 +250,18 @@ async def run_feeds() -> AsyncIterator[Callable[..., Running]]:
         index = PrefixIndex()
         fleet = Fleet(on_unit_withdrawn=lambda unit: index.clear(unit.slot))
         metrics = Metrics("test", config.paths, lambda name: fleet.base_model(name) is not None)
-        feeds = Feeds(config, fleet, index, metrics, time.monotonic, lease_s=lease_s, probe_timeout_s=probe_timeout_s)
-        one = Running(fleet, index, metrics, feeds, asyncio.get_running_loop().create_task(feeds.run()))
+        texts = ModelTexts()
+        feeds = Feeds(
+            config,
+            fleet,
+            index,
+            metrics,
+            time.monotonic,
+            lease_s=lease_s,
+            probe_timeout_s=probe_timeout_s,
+            texts=texts,
+        )
+        one = Running(fleet, index, metrics, feeds, asyncio.get_running_loop().create_task(feeds.run()), texts)
         running.append(one)
         return one
 
@@ -258,6 +270,7 @@ async def run_feeds() -> AsyncIterator[Callable[..., Running]]:
         one.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await one.task
+        one.texts.close()
 
 
 @pytest.fixture

@@ -93,6 +93,35 @@ def test_the_version_rule_holds_for_leases(wire: int, read: bool) -> None:
             reg.decode(data, None)
 
 
+def test_a_lease_from_before_tokenizers_were_published_is_read() -> None:
+    """An agent without the field publishes none; all else of its lease holds."""
+    fields = msgspec.to_builtins(LEASE)
+    del fields["text_files"]
+    data = json.dumps({"payload": json.dumps(fields)}).encode()
+    assert reg.decode(data, None) == msgspec.structs.replace(LEASE, text_files={})
+
+
+def test_a_reader_from_before_tokenizers_were_published_reads_a_lease() -> None:
+    """It knows every field but the new one, and reads them as they were; the signature covers the new one too."""
+    fields = [field for field in msgspec.structs.fields(Registration) if field.name != "text_files"]
+    earlier = msgspec.defstruct("Earlier", [(field.name, field.type) for field in fields], kw_only=True)
+    data = reg.encode(msgspec.structs.replace(LEASE, text_files={"tokenizer.json": "0" * 64}), SECRET)
+    read = msgspec.json.decode(json.loads(data)["payload"], type=earlier)
+    assert all(getattr(read, field.name) == getattr(LEASE, field.name) for field in fields)
+    envelope = json.loads(data)
+    envelope["payload"] = envelope["payload"].replace("0" * 64, "1" * 64)
+    with pytest.raises(RegistrationError, match="signature"):
+        reg.decode(json.dumps(envelope).encode(), SECRET)
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "G" * 64, "../" + "0" * 61, "0" * 64 + "\n"])
+def test_what_is_no_hash_is_refused(digest: str) -> None:
+    """The hash becomes part of a key's name."""
+    fields = {**msgspec.to_builtins(LEASE), "text_files": {"tokenizer.json": digest}}
+    with pytest.raises(RegistrationError):
+        reg.decode(json.dumps({"payload": json.dumps(fields)}).encode(), None)
+
+
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_rubbish_raises_nothing_but_registration_error(data: bytes) -> None:
     """No bytes raise anything else, as envelope or as payload."""

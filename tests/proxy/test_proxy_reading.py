@@ -223,3 +223,21 @@ async def test_through_the_data_plane_a_late_prompt_is_placed_and_counted(
     go.set()
     assert answer.status == 200
     assert [decision.prompt_reason for decision in item.notes.decisions] == [Reason.DEADLINE]
+
+
+@pytest.mark.parametrize(("secret", "on_the_loop"), [(None, False), ("0123456789abcdef", True)])
+async def test_where_agents_may_bring_unsigned_templates_nothing_is_read_on_the_loop(
+    harness: Any, engine: Any, wire: Any, secret: str | None, on_the_loop: bool
+) -> None:
+    """Their process is waited for; signed ones are rendered like the operator's own."""
+    one = await engine()
+    item = await harness(one, redis={"url": "redis://127.0.0.1:1"}, registration={"secret": secret})
+    read, threads = item.reader.read, []
+
+    def noted(path: str, data: bytes, drafted: Any = None) -> Prompt:
+        threads.append(threading.current_thread())
+        return read(path, data)
+
+    item.reader.read = noted
+    assert (await (await item.client()).ask(wire.post(wire.chat_body()))).status == 200
+    assert [thread is threading.main_thread() for thread in threads] == [on_the_loop]
