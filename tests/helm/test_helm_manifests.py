@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -221,6 +222,27 @@ def test_models_meet_their_pools(render: Render, value_sets: dict[str, Any]) -> 
     ]
     mounts = container(named(manifests, "Deployment", "wr-warmroute-router"), "router")["volumeMounts"]
     assert {"name": "tokenizer-0", "mountPath": "/etc/warmroute/tokenizers/0", "readOnly": True} in mounts
+
+
+def test_agents_see_the_weights_whose_tokenizer_they_publish(render: Render, value_sets: dict[str, Any]) -> None:
+    """At the engine's own path, which is what its model list tells; without a volume there is none to see."""
+    manifests = render(value_sets["two_models_and_pools"])
+    for pool, mounted in (("small", False), ("large", True)):
+        agent = container(named(manifests, "Deployment", f"wr-warmroute-{pool}"), "agent")
+        assert ({"name": "weights", "mountPath": "/weights", "readOnly": True} in agent["volumeMounts"]) is mounted
+        assert "--no-publish-tokenizer" not in agent["args"]
+
+
+@pytest.mark.parametrize("args", [["--chat-template=/x.jinja"], ["--tokenizer", "other"], ["--chat_template", "x"]])
+def test_an_engine_with_another_template_has_none_published(
+    render: Render, value_sets: dict[str, Any], args: list[str]
+) -> None:
+    """What lies in its weights would be wrong."""
+    values = copy.deepcopy(value_sets["two_models_and_pools"])
+    for pool in values["pools"]:
+        pool["args"] = args
+    manifests = render(values)
+    assert "--no-publish-tokenizer" in container(named(manifests, "Deployment", "wr-warmroute-large"), "agent")["args"]
 
 
 def test_secrets_come_by_environment(render: Render, value_set: dict[str, Any]) -> None:
