@@ -13,7 +13,7 @@ import pytest
 
 from router.tools.processes import stop_all
 from tests.vllm.full.line import Line
-from tests.vllm.full.plans import PLANS, Plan
+from tests.vllm.full.plans import Plan
 
 SEED = os.environ.get("WARMROUTE_TEST_SEED") or secrets.token_hex(4)
 
@@ -29,7 +29,7 @@ def seed() -> str:
     return SEED
 
 
-@pytest.fixture(scope="session", params=PLANS, ids=lambda plan: plan.name)
+@pytest.fixture(scope="session")
 def line(
     request: pytest.FixtureRequest, tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Line]:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.vllm.full import chats
+from tests.vllm.engines import MODEL
+from tests.vllm.full import chats, pooling
+from tests.vllm.full.plans import Plan
 from tests.vllm.full.texts import ids, text
 
 Body = dict[str, Any]
-MAX_MODEL_LEN = 4096
+MAX_MODEL_LEN = 4096  # of the engines
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Case:
         body: What the engine reads in `raw`.
         raw: The bytes that are sent.
         reads_cache: False when the engine, by its own rules, takes nothing from its cache for it.
-        tokenize: Body for the engine's `/tokenize` that must give the same ids; None where that has no such options.
+        told: For each prompt its ids where they are given, or the body for the engine's `/tokenize` that must give the
+            same ids; empty where that has no such options.
     """
 
     family: str
@@ -37,7 +40,7 @@ class Case:
     body: Body
     raw: bytes
     reads_cache: bool
-    tokenize: Body | None
+    told: tuple[Body | list[int], ...]
 
     @property
     def salt(self) -> str | None:
@@ -48,8 +51,7 @@ class Case:
     @property
     def prompts(self) -> int:
         """How many prompts it holds."""
-        prompt = self.body.get("prompt")
-        return len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
+        return 1 if _is_single(self.body) else len(_given(self.body))
 
 
 def _completion_text(rng: random.Random, mark: str) -> Body:
@@ -98,7 +100,10 @@ def _completion_logprobs(rng: random.Random, mark: str) -> Body:
 
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-_TABLE: dict[str, tuple[str, Callable[[random.Random, str], Body]]] = {
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+EMBEDDINGS, POOLING = "/v1/embeddings", "/pooling"
+Draw = Callable[[random.Random, str], Body]
+GENERATE: dict[str, tuple[str, Draw]] = {
     "completion-text": (COMPLETIONS, _completion_text),
     "chat-plain": (CHAT, chats.plain),
     "completion-ids": (COMPLETIONS, _completion_ids),
@@ -111,45 +116,51 @@ _TABLE: dict[str, tuple[str, Callable[[random.Random, str], Body]]] = {
     "chat-variables": (CHAT, chats.variables),
     "completion-logprobs": (COMPLETIONS, _completion_logprobs),
     "chat-options": (CHAT, chats.options),
-    "responses": ("/v1/responses", chats.responses),
-    "messages": ("/v1/messages", chats.messages),
+    "responses": (RESPONSES, chats.responses),
+    "messages": (MESSAGES, chats.messages),
 }
-FAMILIES = tuple(_TABLE)
-"""Of every two neighbours in this order one is a chat: a run that is cut short has seen both."""
+"""Families of requests for models that write: where they are sent, and what draws them."""
+EMBED: dict[str, tuple[str, Draw]] = {
+    "embed-text": (EMBEDDINGS, pooling.one_text),
+    "embed-ids": (EMBEDDINGS, pooling.one_list_of_ids),
+    "embed-chat": (EMBEDDINGS, pooling.chat),
+    "embed-several": (EMBEDDINGS, pooling.several),
+    "embed-truncated": (EMBEDDINGS, pooling.truncated),
+    "pooling-task": (POOLING, pooling.task),
+}
+"""The same for models that give vectors."""
 
 
-def generate(seed: str, plan: str, number: int, models: tuple[str, ...], block_size: int) -> Case:
-    """Return request `number` of a plan.
+def generate(seed: str, plan: Plan, number: int) -> Case:
+    """Return request `number` of a plan; `seed` is the whole run's. The number decides the family.
 
-    Args:
-        seed: Of the whole run.
-        plan: Name of the engine's set-up; two plans get different requests.
-        number: From 0; it decides the family.
-        models: The base model's name, then the adapters'.
-        block_size: Of the engine, in tokens: an answer whose prompt's ids are only seen in events ends its block.
+    An answer whose prompt's ids are only seen in events is long enough to end the prompt's last block.
     """
-    rng = random.Random(f"{seed}/{plan}/{number}")
-    family = FAMILIES[number % len(FAMILIES)]
-    path, draw = _TABLE[family]
-    body = draw(rng, f"Letter {seed}-{plan}-{number}. ")
-    model = models[0] if rng.random() < 0.6 else rng.choice(models)
-    body = {"model": model, "temperature": 0, **body}
+    rng = random.Random(f"{seed}/{plan.name}/{number}")
+    table, models = EMBED if plan.gives_vectors else GENERATE, (MODEL, *plan.adapters)
+    family = list(table)[number % len(table)]
+    path, draw = table[family]
+    body = {"model": MODEL if rng.random() < 0.6 else rng.choice(models), **draw(rng, f"{seed}-{plan.name}-{number}. ")}
     if path in (COMPLETIONS, CHAT):
-        body = {"max_tokens": rng.randint(1, 4), **body, "return_token_ids": True}
+        body = {"max_tokens": rng.randint(1, 4), "temperature": 0, **body, "return_token_ids": True}
         if "n" not in body and _is_single(body) and "prompt_logprobs" not in body and rng.random() < 0.25:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-    elif path == "/v1/responses":
-        body |= {"max_output_tokens": block_size + 2, "store": False}
-    else:
-        body |= {"max_tokens": block_size + 2}
+    elif not plan.gives_vectors:
+        limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+        body |= {limit: plan.scheme.block_size + 2, "temperature": 0}
     if rng.random() < 0.35:
         # An adapter's name as salt: equal texts, which pickle could write as one.
         body["cache_salt"] = rng.choice(["a", "tenant-7", "Größe 漢字 👍", "x" * 128, models[-1]])
-    return Case(family, path, body, _encode(rng, body), _reads_cache(path, body), _tokenize(path, body))
+    return Case(family, path, body, _encode(rng, body), _reads_cache(path, body), _told(path, body))
+
+
+def _given(body: Body) -> Any:
+    return body.get("prompt", body.get("input"))
 
 
 def _is_single(body: Body) -> bool:
-    return "messages" in body or not isinstance(body["prompt"], list) or isinstance(body["prompt"][0], int)
+    given = _given(body)
+    return "messages" in body or not isinstance(given, list) or isinstance(given[0], (int, dict))
 
 
 def _encode(rng: random.Random, body: Body) -> bytes:
@@ -172,19 +183,17 @@ def _reads_cache(path: str, body: Body) -> bool:
     return path == COMPLETIONS and body.get("logprobs") is None
 
 
-def _tokenize(path: str, body: Body) -> Body | None:
-    if path == COMPLETIONS:
-        prompt = body["prompt"]
-        if "truncate_prompt_tokens" in body or not isinstance(prompt, str):
-            return None
-        fields: tuple[str, ...] = ("model", "prompt", "add_special_tokens")
-    elif path == CHAT:
-        if {"truncate_prompt_tokens", "documents", "reasoning_effort"} & set(body):
-            return None
-        if any("reasoning_content" in message for message in body["messages"]):
-            return None  # the chat API renames it, /tokenize drops it
-        fields = ("model", "messages", "tools", "add_generation_prompt", "continue_final_message")
-        fields += ("add_special_tokens", "chat_template_kwargs")
-    else:
-        return None
-    return {name: body[name] for name in fields if name in body}
+def _told(path: str, body: Body) -> tuple[Body | list[int], ...]:
+    if path in (RESPONSES, MESSAGES) or {"truncate_prompt_tokens", "documents", "reasoning_effort"} & set(body):
+        return ()
+    given = _given(body)
+    messages = body.get("messages") or (given if isinstance(given[0], dict) else None)
+    if messages is None:
+        prompts = [given] if _is_single(body) else given
+        options = {name: body[name] for name in ("model", "add_special_tokens") if name in body}
+        return tuple(prompt if isinstance(prompt, list) else {**options, "prompt": prompt} for prompt in prompts)
+    if path == EMBEDDINGS or any("reasoning_content" in message for message in messages):
+        return ()  # /tokenize adds the operator's variables, which embeddings lack; it drops what the chat API renames
+    fields = ("model", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens")
+    options = {name: body[name] for name in (*fields, "chat_template_kwargs") if name in body}
+    return ({**options, "messages": messages},)

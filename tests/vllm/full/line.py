@@ -37,17 +37,18 @@ EVENT_S = 5.0
 
 @dataclass(frozen=True)
 class Usage:
-    """What an answer tells of its tokens."""
+    """What an answer tells of its tokens; those that were cached are None where an API does not tell."""
 
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int | None
 
     @classmethod
     def of(cls, answer: Answer) -> Usage:
         """Read it in any of the APIs' forms."""
         usage = answer.json["usage"]
         if "prompt_tokens" in usage:
-            return cls(usage["prompt_tokens"], (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
+            details = usage.get("prompt_tokens_details")
+            return cls(usage["prompt_tokens"], details["cached_tokens"] or 0 if details else None)
         if "input_tokens_details" in usage:
             return cls(usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"])
         cached = usage.get("cache_read_input_tokens") or 0
@@ -65,11 +66,6 @@ class Line:
         self._folder = folder
         self._redis_url = redis_url
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Names that requests may ask for, the base model's first."""
-        return (MODEL, *self.plan.adapters)
-
     def start(self, model: Path, core: int) -> None:
         """Start all of it and wait until the router trusts the engine's hashes."""
         plan, port, events = self.plan, free_port(), free_port()
@@ -82,6 +78,8 @@ class Line:
         if plan.variables:
             served["chat_template_kwargs"] = plan.variables
             command += ["--default-chat-template-kwargs", json.dumps(plan.variables)]
+        if plan.gives_vectors:
+            command += ["--runner", "pooling"]
         self._paths = {name: str(model / "adapters" / name) for name in plan.adapters}
         if plan.adapters:
             command += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--lora-modules"]
@@ -116,7 +114,10 @@ class Line:
     def _hears(self) -> bool:
         # Each has a number of its own: one that was sent before the socket was connected is lost.
         prompt = [300] * 64 + [int(time.monotonic() * 100) % 3_000 + 300] * 64
-        self._ask_engine("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
+        if self.plan.gives_vectors:
+            self._ask_engine("/v1/embeddings", {"model": MODEL, "input": prompt})
+        else:
+            self._ask_engine("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
         return bool(self.published.wait(1.0))
 
     def _trust(self) -> str:
@@ -146,26 +147,38 @@ class Line:
         assert ids is not None, f"the router did not understand it: {explained['prompt_reason']}"
         self.published.wait(0.0)
         first = self._ask(case)
-        prompts = _prompts(first, case) or [ids]
+        told = [self._tokenize(item) if not isinstance(item, list) else item for item in case.told]
+        prompts = _prompts(first, case) or told or [ids]
         _same("ids, router and engine", ids, prompts[0])
+        assert len(told) in (0, len(prompts))
+        for ours, theirs in zip(prompts, told, strict=False):
+            _same("ids, engine and /tokenize", ours, theirs)
+        if question := _question(case):
+            _same("ids, router and what it would be told by /tokenize", ids, self._tokenize(question))
         usage = Usage.of(first)
         assert usage.prompt_tokens == sum(map(len, prompts))
-        if case.tokenize is not None:
-            _same("ids, router and /tokenize", ids, self._ask_engine("/tokenize", case.tokenize).json["tokens"])
-        if question := _question(case):
-            told = self._ask_engine("/tokenize", question).json["tokens"]
-            _same("ids, router and what it would be told by /tokenize", ids, told)
-        if len(prompts) == 1 and "n" not in case.body:
+        if len(prompts) == 1 and "n" not in case.body and usage.cached_tokens is not None:
             assert usage.cached_tokens == first.predicted, "the first time"
-        self._check_hashes(case, prompts, to_the_end="return_token_ids" not in case.body)
+        self._check_hashes(case, prompts, to_the_end=case.path in ("/v1/responses", "/v1/messages"))
 
-        most = max_hit_tokens(len(ids), size) if case.reads_cache else 0
-        self._until(f"the router expects {most} tokens", lambda: self._explain(case)["matched_tokens"] == most)
+        hits = [max_hit_tokens(len(prompt), size) if case.reads_cache else 0 for prompt in prompts]
+        self._until(f"the router expects {hits[0]}", lambda: self._explain(case)["matched_tokens"] == hits[0])
+        before = self._hit_tokens()
         second = self._ask(case)
-        assert second.predicted == most
-        # Of several prompts the usage tells of the last one alone.
-        assert Usage.of(second).cached_tokens == (max_hit_tokens(len(prompts[-1]), size) if case.reads_cache else 0)
+        assert second.predicted == hits[0]
+        if (cached := Usage.of(second).cached_tokens) is None:
+            self._until(f"{sum(hits)} tokens are hit", lambda: self._hit_tokens() - before >= sum(hits))
+            assert self._hit_tokens() - before == sum(hits)
+        else:  # of several prompts it tells of the last one alone
+            assert cached == hits[-1]
         assert not self.published.problems
+
+    def _tokenize(self, question: Any) -> list[int]:
+        return list(self._ask_engine("/tokenize", question).json["tokens"])
+
+    def _hit_tokens(self) -> int:
+        lines = call(self.engine, "GET", "/metrics").text.splitlines()
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith("vllm:prefix_cache_hits_total{"))
 
     def _check_hashes(self, case: Case, prompts: list[list[int]], to_the_end: bool) -> None:
         """Compare the first prompt's predicted chain with the published one, and see that nothing else was published.

@@ -69,6 +69,7 @@ class Plan:
         template: Its `--chat-template`; None: the one in the folder.
         named_templates: What `tokenizer_config.json` has instead of the folder's template; empty: nothing.
         variables: Its `--default-chat-template-kwargs`.
+        gives_vectors: Whether it serves the model for embeddings; else it writes.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Plan:
     template: str | None = None
     named_templates: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
+    gives_vectors: bool = False
 
     @property
     def published_bytes(self) -> int:
@@ -119,5 +121,14 @@ PLANS = (
         Scheme(HashAlgorithm.XXHASH_CBOR, 32, "0"),
         whole_hashes=True,
         named_templates={"default": THINKING, "tool_use": WITH_TOOLS},
+    ),
+    # Chats of an embedding API lack the operator's variables. The seed is a word that Python takes, as good as another.
+    Plan(
+        "vectors",
+        Scheme(HashAlgorithm.XXHASH, 32, "random"),
+        adds_bos=True,
+        template=EVERYTHING,
+        variables={"foo": "operator's"},
+        gives_vectors=True,
     ),
 )
