@@ -3,9 +3,9 @@
 The seam only: asking takes a network, and is done by whoever has an event loop (`router.feeds.remote_tokenizer`). A
 request is asked about once, before it is placed; without an answer in time it is placed by load.
 
-`/tokenize` renders a chat as the chat API does, with three differences that are made up for here (the chat API has
-fields of its own for the reasoning effort and for documents, which go in as variables, and it alone knows reasoning by
-its older name), and one that is not: the chats of gpt-oss.
+`/tokenize` renders a chat as the chat API does, with differences that are made up for here (the chat API has fields
+of its own for the reasoning effort and for documents, which go in as variables, and it alone knows reasoning by its
+older name and text by all its types), and one that is not: the chats of gpt-oss.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ PATH = "/tokenize"
 MAX_IDS = 1 << 21
 _ASKED_FOR = (Reason.NO_TOKENIZER, Reason.NO_TEMPLATE)
 _SHAPES = (Shape.TEXT, Shape.CHAT, Shape.RESPONSES)
+_ALSO_TEXT = ("input_text", "output_text")
 _SAME_FIELDS = (
     "model",
     "messages",
@@ -147,10 +148,17 @@ def _about_chat(fields: Mapping[str, Any], special: bool) -> dict[str, Any] | No
 
 
 def _renamed(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message with its reasoning under the one name that `/tokenize` knows."""
-    if message.get("reasoning_content") is None:
-        return message
-    renamed = {name: value for name, value in message.items() if name != "reasoning_content"}
-    if renamed.get("reasoning") is None:
-        renamed["reasoning"] = message["reasoning_content"]
+    """Return a message in the words that `/tokenize` knows: one name for reasoning, one type for text."""
+    renamed = message
+    if message.get("reasoning_content") is not None:
+        renamed = {name: value for name, value in message.items() if name != "reasoning_content"}
+        if renamed.get("reasoning") is None:
+            renamed["reasoning"] = message["reasoning_content"]
+    if isinstance(parts := message.get("content"), list):
+        renamed = {**renamed, "content": [_as_text(part) for part in parts]}
     return renamed
+
+
+def _as_text(part: Any) -> Any:
+    """Return a part as the engine takes it in the end; `/tokenize` refuses these types in some messages."""
+    return {**part, "type": "text"} if isinstance(part, dict) and part.get("type") in _ALSO_TEXT else part

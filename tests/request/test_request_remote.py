@@ -60,6 +60,13 @@ def test_about_reasoning() -> None:
     assert asked["messages"] == [USER, {**said, "reasoning": "o"}, {**said, "reasoning": "r"}]
 
 
+def test_about_parts() -> None:
+    """Text parts go on under the one type that `/tokenize` takes in every message; other fields are left."""
+    parts = [{"type": "input_text", "text": "a"}, {"type": "text", "text": "b", "cache_control": 1}, "c"]
+    asked = _ask(RESPONSES, input=[{"type": "message", "role": "user", "content": parts}])
+    assert asked["messages"][0]["content"] == [{"type": "text", "text": "a"}, *parts[1:]]
+
+
 def test_about_responses() -> None:
     """A response is asked about as the chat that it becomes, with the special tokens that its API adds."""
     asked = _ask(RESPONSES, input="hello", instructions="brief")
