@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,11 @@ import pytest
 from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# Under nohup or as a script's background job these are ignored, and every process that a test starts would inherit that.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(number, usual)
 
 # Shared cores are slow now and then: the time of one example says nothing about the code.
 settings.register_profile("quiet", deadline=None)
