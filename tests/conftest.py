@@ -15,7 +15,7 @@ from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
 
-# Under nohup or as a script's background job these are ignored, and every process that a test starts would inherit that.
+# Under nohup or as a background job these are ignored, and every process that a test starts would inherit that.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(number, usual)
