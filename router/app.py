@@ -216,10 +216,7 @@ class App:
         return text
 
     def _max_model_len_for(self, name: str | None) -> int | None:
-        """The longest prompt and answer of a model, where all its replicas agree. Called from other threads."""
-        served = [replica.models.get(name) for replica in list(self.fleet.replicas.values())] if name else []
-        lengths = {model.max_model_len for model in served if model is not None}
-        return lengths.pop() if len(lengths) == 1 else None
+        return None if name is None else self.fleet.max_model_len(name)
 
     def _forget_unit(self, unit: Unit) -> None:
         self.announced.interrupted(unit.slot)

@@ -174,6 +174,20 @@ class Fleet:
                 return served.parent or served.name
         return None
 
+    def max_model_len(self, name: str) -> int | None:
+        """Return a model's longest prompt and answer together, in tokens; None where its replicas don't agree.
+
+        Engines give none for an adapter: it has its base model's. Safe to call from other threads, as `base_model`.
+        """
+        lengths = set()
+        for replica in list(self._replicas.values()):
+            served = replica.models.get(name)
+            if served is not None and served.max_model_len is None and served.parent is not None:
+                served = replica.models.get(served.parent)
+            if served is not None:
+                lengths.add(served.max_model_len)
+        return lengths.pop() if len(lengths) == 1 else None
+
     def namings(self, model: str | None) -> list[tuple[Scheme, Lora | None]]:
         """Return how the units that serve a model name its blocks, each way once.
 

@@ -116,6 +116,17 @@ def test_an_adapter_leads_to_its_base_model() -> None:
     assert (fleet.base_model("ad"), fleet.base_model("tiny"), fleet.base_model("none")) == ("tiny", "tiny", None)
 
 
+def test_an_adapter_is_as_long_as_its_base_model() -> None:
+    """Engines give no length for an adapter; where replicas don't agree on the base model's there is none."""
+    fleet = Fleet()
+    adapter = ServedModel("ad", "/adapters/ad", parent="tiny")
+    fleet.announce(replace(facts(), models=(ServedModel("tiny", "tiny", max_model_len=4096), adapter)), 0.0)
+    assert [fleet.max_model_len(name) for name in ("tiny", "ad", "none")] == [4096, 4096, None]
+    shorter = (ServedModel("tiny", "tiny", max_model_len=2048), adapter)
+    fleet.announce(replace(facts("r1", 8001), models=shorter), 0.0)
+    assert fleet.max_model_len("tiny") is fleet.max_model_len("ad") is None
+
+
 def test_the_version_tells_when_views_are_stale() -> None:
     """It grows with members, models and schemes, and with nothing else."""
     fleet = Fleet()
