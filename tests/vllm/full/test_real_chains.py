@@ -14,7 +14,7 @@ from tests.vllm.full.plans import PLANS
 
 pytestmark = pytest.mark.vllm_full
 
-ROUNDS = 6
+ROUNDS = 20
 """Requests of each family that each engine gets."""
 _WRITERS = [pytest.param(plan, id=plan.name) for plan in PLANS if not plan.gives_vectors]
 _EMBEDDERS = [pytest.param(plan, id=plan.name) for plan in PLANS if plan.gives_vectors]
