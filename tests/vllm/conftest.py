@@ -30,8 +30,14 @@ from tests.vllm.engines import (
     free_port,
     healthy,
 )
+from tests.vllm.full.generated import SEED
 
 SETTLE_S = 15.0
+
+
+def pytest_report_header() -> str:
+    """Tell what repeats the generated requests of a run (here, since pytest asks no conftest of a deeper folder)."""
+    return f"generated requests: WARMROUTE_TEST_SEED={SEED}"
 
 
 @dataclass

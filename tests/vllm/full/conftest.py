@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,15 +11,9 @@ from pathlib import Path
 import pytest
 
 from router.tools.processes import stop_all
+from tests.vllm.full.generated import SEED
 from tests.vllm.full.line import Line
 from tests.vllm.full.plans import Plan
-
-SEED = os.environ.get("WARMROUTE_TEST_SEED") or secrets.token_hex(4)
-
-
-def pytest_report_header() -> str:
-    """Tell the seed, with which a run is repeated."""
-    return f"generated requests: WARMROUTE_TEST_SEED={SEED}"
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,9 @@ its blocks are in no other request, and each family of requests comes several ti
 from __future__ import annotations
 
 import json
+import os
 import random
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,8 @@ from tests.vllm.full.plans import Plan
 from tests.vllm.full.texts import ids, text
 
 Body = dict[str, Any]
+SEED = os.environ.get("WARMROUTE_TEST_SEED") or secrets.token_hex(4)
+"""Of this run: a new one each time, unless one is given to repeat a run."""
 MAX_MODEL_LEN = 4096  # of the engines
 
 
