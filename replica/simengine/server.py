@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -55,6 +56,7 @@ class Server:
         app.router.add_get("/metrics", self._metrics, allow_head=False)
         app.router.add_get("/kv_event_sources", self._sources, allow_head=False)
         app.router.add_post("/reset_prefix_cache", self._reset)
+        app.router.add_get("/debug/blocks", self._blocks, allow_head=False)
         return app
 
     @web.middleware
@@ -148,6 +150,19 @@ class Server:
             engine.scheduler.reset_prefix_cache() for engine in self._engines
         ]  # each of them, whatever the first says
         return _json({"success": all(done)})
+
+    async def _blocks(self, request: web.Request) -> web.Response:
+        """Tell what each rank's pool itself holds. vLLM has no such path: it is what events are held against."""
+        return _json({"ranks": [_held(engine) for engine in self._engines]})
+
+
+def _held(engine: Engine) -> dict[str, Any]:
+    """Return a rank's blocks by the name that events give them (16 hex digits), with the copies of each."""
+    scheduler = engine.scheduler
+    copies: Counter[str] = Counter()
+    for key, count in scheduler.pool.copies().items():
+        copies[key[-8:].hex()] += count
+    return {"busy": scheduler.has_work, "blocks": copies}
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -18,6 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
+from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
 from router.admin.views import masked_config, replica_view, text_views
 from router.config import RouterConfig
 from router.errors import (
@@ -42,6 +44,7 @@ LOG = logging.getLogger("warmroute.admin")
 MAX_EXPLAIN_BYTES = 8 * 2**20
 EXPLAINS_AT_ONCE = 2
 DEFAULT_DECISIONS = 50
+_HASH = re.compile(r"[0-9a-fA-F]{16}\Z")
 CLIENT_LEFT = 499
 """nginx's word for it; it is never sent."""
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -58,6 +61,13 @@ class DecisionNotFoundError(RequestError):
     """No decision with this request id is kept (`admin.decisions` is how many are)."""
 
     code = "decision_not_found"
+    http_status = 404
+
+
+class ReplicaNotFoundError(RequestError):
+    """No replica has this id (`/admin/replicas` lists them)."""
+
+    code = "replica_not_found"
     http_status = 404
 
 
@@ -131,6 +141,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "GET",
+        "/admin/replicas/{replica}/blocks",
+        "blocks",
+        "which blocks the index holds for each unit of a replica: count, digest (equal for equal blocks), the first "
+        f"`?limit=N` (default {DEFAULT_BLOCKS:,}, at most {MAX_BLOCKS:,}) by hash as `[hash, tier, group]`; "
+        "`?after=HASH` goes on",
+    ),
+    Endpoint(
+        "GET",
         "/admin/decisions",
         "decisions",
         "the last decisions, newest first; `?limit=N` (default 50), `?traces=1` adds hashes of their prompts where "
@@ -154,6 +172,7 @@ class Endpoints:
     def __init__(self, view: AdminView) -> None:
         self._view = view
         self._explains = asyncio.Semaphore(EXPLAINS_AT_ONCE)
+        self._block_lists = asyncio.Semaphore(1)
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Answer while the process lives."""
@@ -175,12 +194,22 @@ class Endpoints:
         listed = [replica_view(item, view.index, now_s, view.vouching) for item in replicas]
         return _json({"replicas": listed, "texts": text_views(view.config, view.texts)})
 
+    async def blocks(self, request: web.Request) -> web.Response:
+        """Return which blocks a replica's units hold."""
+        replica = self._view.fleet.replicas.get(request.match_info["replica"])
+        if replica is None:
+            raise ReplicaNotFoundError("no replica has this id")
+        limit = min(_limit(request, DEFAULT_BLOCKS), MAX_BLOCKS)
+        after = request.query.get("after")
+        if after is not None and not _HASH.match(after):
+            raise MalformedRequestError("`after` must be a hash of 16 hexadecimal digits", param="after")
+        async with self._block_lists:
+            listed = await block_list(replica, self._view.index, limit, -1 if after is None else int(after, 16))
+        return _json(listed)
+
     async def decisions(self, request: web.Request) -> web.Response:
         """Return the last decisions."""
-        text = request.query.get("limit", str(DEFAULT_DECISIONS))
-        if not (text.isascii() and text.isdigit() and len(text) <= 9):
-            raise MalformedRequestError("`limit` must be a whole number from 0", param="limit")
-        latest = self._view.decisions.latest(int(text))
+        latest = self._view.decisions.latest(_limit(request, DEFAULT_DECISIONS))
         if request.query.get("traces") == "1":
             return _json({"decisions": [{**item.to_dict(0), "trace": item.trace} for item in latest]})
         return _json({"decisions": [item.to_dict() for item in latest]})
@@ -212,6 +241,13 @@ class Endpoints:
     async def configuration(self, request: web.Request) -> web.Response:
         """Return the configuration without its secrets."""
         return _json(masked_config(self._view.config))
+
+
+def _limit(request: web.Request, default: int) -> int:
+    text = request.query.get("limit", str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise MalformedRequestError("`limit` must be a whole number from 0", param="limit")
+    return int(text)
 
 
 def build_admin(view: AdminView) -> web.Application:

@@ -14,7 +14,7 @@ dead bits out a slice at a time before the column is used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 GPU, CPU, DISK = 0, 1, 2
@@ -221,6 +221,23 @@ class PrefixIndex:
             for block, held in layer.items()
             if held & bit
         }
+
+    def walk(self, slot: int, slice_blocks: int = 20_000) -> Iterator[list[tuple[int, int, int]]]:
+        """Yield what `dump` returns in slices: so many entries of the index are looked at for each.
+
+        Changes between slices are allowed and may be missed; it ends early when the unit is cleared meanwhile. The keys
+        are listed when it begins, as in `sweep`.
+        """
+        column = self._column_of.get(slot)
+        if column is None:
+            return
+        for (tier, group), layer in list(self._layers.items()):
+            blocks = list(layer)
+            for start in range(0, len(blocks), slice_blocks):
+                if self._column_of.get(slot) != column:
+                    return
+                part = blocks[start : start + slice_blocks]
+                yield [(block, tier, group) for block in part if layer.get(block, 0) >> column & 1]
 
     def match(self, hashes: Sequence[int], mask: int) -> dict[int, Match]:
         """Find how far each unit holds a chain.

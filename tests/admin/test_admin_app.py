@@ -60,7 +60,7 @@ async def test_with_the_token_everything_is_told(admins):
     admin.decisions.add(decision("q1"))
     admin.announce("r0", 9001)
     for row in ENDPOINTS:
-        path = row.path.replace("{request-id}", "q1")
+        path = row.path.replace("{request-id}", "q1").replace("{replica}", "r0")
         body = json.dumps(PROMPT) if row.method == "POST" else None
         headers = {"authorization": f"bearer {TOKEN}"}
         async with admin.session.request(row.method, admin.url + path, headers=headers, data=body) as answer:

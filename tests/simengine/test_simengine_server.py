@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from router.kv.hashes import chain
+from router.kv.schemes import HashAlgorithm, Scheme
+
 Start = Callable[..., Any]
 Eventually = Callable[..., Awaitable[Any]]
 FAST = ("--decode-step-s", "0.001", "--prefill-tokens-per-s", "1000000")
@@ -326,3 +329,15 @@ def test_a_text_of_more_characters_than_fit_is_refused_without_being_tokenised(e
     assert status == 400
     assert "31457280 characters" in json.loads(data)["error"]["message"]
     assert time.monotonic() - begun_s < 5
+
+
+def test_the_pool_itself_tells_what_it_holds(start_engine: Start) -> None:
+    """`/debug/blocks` has every block that a prompt left, by its name in events, and nothing after a reset."""
+    engine = start_engine(*FAST, "--hash-algo", "sha256_cbor", "--block-size", "16")
+    assert json.loads(engine.send("GET", "/debug/blocks")[2]) == {"ranks": [{"busy": False, "blocks": {}}]}
+    engine.post("/v1/completions", completion(list(range(100, 150)), max_tokens=1))
+    held = json.loads(engine.send("GET", "/debug/blocks")[2])["ranks"][0]
+    hashes = chain(list(range(100, 148)), Scheme(HashAlgorithm.SHA256_CBOR, 16))
+    assert held["blocks"] == {f"{name:016x}": 1 for name in hashes}
+    engine.post("/reset_prefix_cache", {})
+    assert json.loads(engine.send("GET", "/debug/blocks")[2])["ranks"][0]["blocks"] == {}

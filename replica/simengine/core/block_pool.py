@@ -58,6 +58,10 @@ class BlockPool:
         """Distinct contents that a lookup would find."""
         return len(self._found)
 
+    def copies(self) -> dict[BlockKey, int]:
+        """Return every content that a lookup would find, with the number of its copies."""
+        return {key: 1 if isinstance(found, int) else len(found) for key, found in self._found.items()}
+
     def free_list(self) -> list[int]:
         """Return the free blocks, next to be taken first."""
         return list(self._free)
