@@ -176,7 +176,12 @@ class RetryConfig(Section):
     """What happens when a replica can't be reached."""
 
     attempts: int = Field(
-        3, ge=1, le=100, description="replicas tried for one request: connect failures and refusals only"
+        3, ge=1, le=100, description="replicas tried for one request: connect failures, refusals, and `broken`"
+    )
+    broken: bool = Field(
+        False,
+        description="also try another replica when one breaks off before its answer began, as an engine that is "
+        "killed does: no request fails for it, but it may have been generated twice",
     )
     refusal_statuses: tuple[int, ...] = Field(
         (503,),

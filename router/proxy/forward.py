@@ -47,6 +47,7 @@ class Forwarder:
         """
         self.loop = loop
         self.attempts = retry.attempts
+        self.repeats_broken = retry.broken
         self.refusal_statuses = frozenset(retry.refusal_statuses)
         self.timeouts = timeouts
         self.placer = placer

@@ -8,7 +8,9 @@ What is tried again, and what is not:
    request left. Once, on a new connection to the same replica.
 3. The engine's answer says that it refused the request (`retry.refusal_statuses`): another replica is chosen as in 1;
    where there is none, this answer passes.
-4. Anything else may have been generated already, so it is not sent twice: 502, 504, or the engine's own answer.
+4. The connection breaks before an answer began, and the operator allows that prompts are generated twice
+   (`retry.broken`): another replica is chosen as in 1.
+5. Anything else may have been generated already, so it is not sent twice: 502, 504, or the engine's own answer.
 
 What counts against a replica (`Fleet.failed`): 1, an answer that breaks off, no answer in time, and the engine's own
 502, 503 and 504. Any other answer, a 4xx or a 500 too, counts for it: the request may be what was wrong. A client that
@@ -26,11 +28,11 @@ from router.placement import Placement
 from router.proxy.answer_head import AnswerHead
 from router.proxy.deadlines import NEVER
 from router.proxy.engine_connection import EngineConnection, Failure
-from router.proxy.exchange import Exchange, Framing, Headers
-from router.proxy.hop_by_hop import engine_head, safe_value
+from router.proxy.exchange import Exchange, Framing
+from router.proxy.hop_by_hop import engine_head
 from router.proxy.pool import Connecting
 from router.proxy.prompts import Cancellable
-from router.proxy.replies import facts_of, reply_error
+from router.proxy.replies import broken_off, facts_of, not_connected, placement_headers, reply_error
 from router.proxy.usage import UsageTap
 from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
@@ -51,6 +53,7 @@ class Forwarding:
 
     __slots__ = (
         "_answered",
+        "_broken",
         "_chunked",
         "_closed",
         "_connecting",
@@ -88,6 +91,7 @@ class Forwarding:
         self._connection: EngineConnection | None = None
         self._tried: list[str] = []
         self._stale_tried = False
+        self._broken = False
         self._sent_s = 0.0
         self._status: int | None = None
         self._answered = False
@@ -127,7 +131,7 @@ class Forwarding:
         try:
             placement = forwarder.placer.place(prompt, self._exchange.request.request_id, time.monotonic(), self._tried)
         except NoReplicaError as error:
-            self._refuse(self._not_connected() if self._tried else error)
+            self._refuse(self._none_took_it() if self._tried else error)
             return
         except WarmrouteError as error:
             self._refuse(error)
@@ -162,20 +166,23 @@ class Forwarding:
 
     def _connect_failed(self, error: OSError) -> None:
         self._connecting = None
-        placement = self._placement
-        assert placement is not None  # noqa: S101 - for the type alone: it was being connected to
-        replica_id = placement.replica.replica_id
         self._count_failure(refused_connection=True)
-        self._finish_placement(self._outcome(None, ConnectError.code))
-        self._tried.append(replica_id)
+        self._place_elsewhere(ConnectError.code)
+
+    def _place_elsewhere(self, code: str) -> None:
+        """Leave this replica, of which `code` tells what it failed by, and try another, if any attempt is left."""
+        placement = self._placement
+        assert placement is not None  # noqa: S101 - for the type alone: it was placed there
+        self._finish_placement(self._outcome(None, code))
+        self._tried.append(placement.replica.replica_id)
         if len(self._tried) >= self._forwarder.attempts:
-            self._refuse(self._not_connected())
+            self._refuse(self._none_took_it())
             return
-        self._forwarder.recorder.retried(ConnectError.code)
+        self._forwarder.recorder.retried(code)
         self._place()
 
-    def _not_connected(self) -> ConnectError:
-        return ConnectError(f"no connection to any of {len(self._tried)} replicas tried; nothing was generated")
+    def _none_took_it(self) -> WarmrouteError:
+        return broken_off() if self._broken else not_connected(len(self._tried))
 
     def _send(self, connection: EngineConnection) -> None:
         self._connecting = None
@@ -212,7 +219,7 @@ class Forwarding:
             self._decoding = True
         if head.readable and 200 <= head.status < 300:
             self._tap = UsageTap()
-        headers = [*head.headers, *self._own_headers(placement)]
+        headers = [*head.headers, *placement_headers(exchange.request, placement)]
         exchange.start(head.status, head.reason, headers, framing, more=more)
         exchange.release_body()
 
@@ -235,17 +242,6 @@ class Forwarding:
         forwarder.recorder.placed(placement.decision, time.perf_counter() - begun_s)
         self._reach(placement)
         return True
-
-    def _own_headers(self, placement: Placement) -> Headers:
-        request, decision = self._exchange.request, placement.decision
-        own: Headers = [
-            (b"x-request-id", request.request_id.encode("ascii")),
-            (b"x-warmroute-replica", safe_value(placement.replica.replica_id)),
-            (b"x-warmroute-matched-tokens", b"%d" % decision.matched_tokens),
-        ]
-        if request.explain:
-            own.append((b"x-warmroute-explain", safe_value(decision.compact())))
-        return own
 
     def answer_decoded(self, piece: bytes) -> None:
         """A piece of a chunked body."""
@@ -297,7 +293,11 @@ class Forwarding:
             self._connect()
             return
         self._count_failure()
-        self._refuse(UpstreamBrokenError("the replica closed the connection before it answered; it may have begun to"))
+        self._broken = True
+        if self._forwarder.repeats_broken:
+            self._place_elsewhere(UpstreamBrokenError.code)
+        else:
+            self._refuse(self._none_took_it())
 
     # -- ExchangeListener and deadline --------------------------------------------------------------------------------
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
-from router.errors import RequestError, WarmrouteError
-from router.proxy.exchange import Exchange, Headers
+from router.errors import ConnectError, RequestError, UpstreamBrokenError, WarmrouteError
+from router.placement import Placement
+from router.proxy.exchange import Exchange, Headers, Request
+from router.proxy.hop_by_hop import safe_value
 from router.proxy.seams import Records
 from router.scheduling.decision import Outcome
 from router.telemetry.recorder import RequestFacts
@@ -28,6 +30,29 @@ def reply_error(exchange: Exchange, error: WarmrouteError, extra: Headers | None
     if not isinstance(error, RequestError) and not error.safe_to_retry:
         headers.append((b"x-should-retry", b"false"))
     reply_json(exchange, error.http_status, error.to_json(), headers)
+
+
+def broken_off() -> UpstreamBrokenError:
+    """Return the error of a request that a replica took and did not answer."""
+    return UpstreamBrokenError("the replica closed the connection before it answered; it may have begun to")
+
+
+def not_connected(tried: int) -> ConnectError:
+    """Return the error of a request for which so many replicas were tried in vain."""
+    return ConnectError(f"no connection to any of {tried} replicas tried; nothing was generated")
+
+
+def placement_headers(request: Request, placement: Placement) -> Headers:
+    """Return the router's own headers of an engine's answer."""
+    decision = placement.decision
+    own: Headers = [
+        (b"x-request-id", request.request_id.encode("ascii")),
+        (b"x-warmroute-replica", safe_value(placement.replica.replica_id)),
+        (b"x-warmroute-matched-tokens", b"%d" % decision.matched_tokens),
+    ]
+    if request.explain:
+        own.append((b"x-warmroute-explain", safe_value(decision.compact())))
+    return own
 
 
 def facts_of(exchange: Exchange, model: str | None = None, *, stream: bool = False) -> RequestFacts:

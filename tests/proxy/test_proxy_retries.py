@@ -64,6 +64,44 @@ async def test_what_may_have_been_generated_is_not_repeated(harness, engine, wir
     item.assert_accounted()
 
 
+@pytest.mark.parametrize("behave", [reset, finish_late, half_a_head])
+async def test_where_the_operator_allows_it_a_broken_request_goes_elsewhere(harness, engine, wire, behave) -> None:
+    """`retry.broken`: r0 takes the whole request and dies before its answer: the client gets 200 from r1."""
+    one, two = await engine(behave), await engine()
+    item = await harness(one, two, placement={"policy": "round-robin"}, retry={"broken": True})
+    answer = await item.ask(wire.post(wire.chat_body()))
+    assert (answer.status, answer.one("x-warmroute-replica")) == (200, "r1")
+    assert item.notes.retries == ["upstream_broken"]
+    assert [decision.retries for decision in item.notes.decisions] == [[], ["r0"]]
+    assert (len(one.asked), len(two.asked)) == (1, 1)
+    item.assert_accounted()
+
+
+async def test_a_request_that_broke_everywhere_may_have_been_generated(harness, engine, wire) -> None:
+    """`retry.broken`: one replica dies with the request, the other refuses to connect: not told safe to repeat."""
+    one, two = await engine(reset), await engine()
+    item = await harness(one, two, placement={"policy": "round-robin"}, retry={"broken": True})
+    two.refuse()
+    answer = await item.ask(wire.post(wire.chat_body()))
+    assert (answer.status, answer.code, answer.one("x-should-retry")) == (502, "upstream_broken", "false")
+    item.assert_accounted()
+
+
+async def test_a_stream_that_began_is_never_repeated(harness, engine, wire) -> None:
+    """`retry.broken`: an answer whose head came is the one that the client gets, cut."""
+
+    async def begin(asked, writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nbegun")
+        await writer.drain()
+        writer.close()
+
+    one, two = await engine(begin), await engine(begin)
+    item = await harness(one, two, retry={"broken": True})
+    answer = await item.ask(wire.post(wire.chat_body()))
+    assert (answer.status, answer.body, answer.ended) == (200, b"begun", False)
+    assert len(one.asked) + len(two.asked) == 1
+
+
 async def test_a_stale_connection_is_tried_once_more_on_a_new_one(harness, engine, wire) -> None:
     """A kept connection that closes as the request leaves, with nothing received: sent again, to the same replica."""
     behaviours = iter(["ok", "close", "ok", "close", "close"])
