@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -13,6 +14,7 @@ import aiohttp
 import zmq.asyncio
 
 from replica.agent import redis_link
+from replica.agent.draining import DrainOrders, IdleWatch
 from replica.agent.engine import Engine, EngineFacts
 from replica.agent.engine_process import EngineProcess
 from replica.agent.health import HealthServer
@@ -44,6 +46,8 @@ class Agent:
         self._ranks: list[RankAgent] = []
         self._engine_up = False
         self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._idle: IdleWatch | None = None
         self._signal = signal.SIGTERM
         self._process: EngineProcess | None = None
         self._process_told = False
@@ -66,6 +70,7 @@ class Agent:
         self._engine = Engine(session, settings.engine_url, settings.engine_api_key)
         self._redis, self._context = redis, context
         self._texts = TextPublisher(settings, redis)
+        self._orders = DrainOrders(redis, settings.keys, settings.replica_id, settings.registration_secret)
         tasks: set[asyncio.Task[Any]] = set()
         try:
             if settings.engine_command:
@@ -73,8 +78,10 @@ class Agent:
                 tasks.add(asyncio.create_task(self._process.ended()))
             tasks.add(asyncio.create_task(self._stop.wait()))
             main = asyncio.create_task(self._main(http))
-            await asyncio.wait({main, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             tasks.add(main)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._stop.is_set():
+                await self._finish_requests(tasks)
             code = await main if main.done() else 0
         finally:
             for task in tasks:
@@ -90,9 +97,39 @@ class Agent:
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._signal = number
+        if self._stop.is_set():
+            self._hurry.set()
         self._stop.set()
         if self._process is not None and self._process_told:
             self._process.tell(number)
+
+    async def _finish_requests(self, tasks: set[asyncio.Task[Any]]) -> None:
+        """Announce the end, then let what runs finish: until the engine is idle or gone, or the time is over."""
+        if not self._ranks:
+            return
+        began_s = time.monotonic()
+        self._idle = IdleWatch(began_s)
+        self._set_draining()
+        log.info("draining: no new requests, what runs finishes", extra={"drain_s": self._settings.drain_s})
+        others = {task for task in tasks if not task.done()}
+        others.add(asyncio.create_task(self._hurry.wait()))
+        tasks |= others
+        while self._engine_up and not self._idle.is_idle:
+            left_s = self._settings.drain_s - (time.monotonic() - began_s)
+            if left_s <= 0:
+                log.warning("requests are still running: --drain-s is over")
+                return
+            done, _ = await asyncio.wait(others, timeout=min(left_s, 0.05), return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+            if all(rank.sink.is_told for rank in self._ranks):
+                self._idle.told(time.monotonic())
+
+    def _set_draining(self) -> None:
+        ordered = self._orders.hold(time.time())
+        for rank in self._ranks:
+            rank.drain(self._idle is not None or ordered)
+            rank.refresh()
 
     async def _end_process(self) -> int:
         """Pass the signal on, once no router sends anything more: the lease is gone by now. As long as it takes."""
@@ -108,6 +145,7 @@ class Agent:
             return 1
         await self._start_ranks(facts)
         texts = asyncio.create_task(self._texts.run())
+        orders = asyncio.create_task(self._orders.run())
         watch = asyncio.create_task(self._watch(facts))
         ready = asyncio.create_task(self._all_ready())
         try:
@@ -115,13 +153,15 @@ class Agent:
             if not watch.done():
                 units = [rank.unit_id for rank in self._ranks]
                 line = {"ready": "agent", "http": http, "replica": self._settings.replica_id, "units": units}
-                print(json.dumps(line), flush=True)
+                # Whoever waited for it may be gone: that is no reason to end.
+                with contextlib.suppress(OSError, ValueError):
+                    print(json.dumps(line), flush=True)
             await watch
         finally:
             self._texts.end()
-            for task in (ready, watch, texts):
+            for task in (ready, watch, texts, orders):
                 task.cancel()
-            await asyncio.gather(ready, watch, texts, return_exceptions=True)
+            await asyncio.gather(ready, watch, texts, orders, return_exceptions=True)
         return 1
 
     async def _all_ready(self) -> None:
@@ -177,9 +217,11 @@ class Agent:
         while True:
             began_s = time.monotonic()
             loads = await self._scrape()
+            if self._idle is not None:
+                self._idle.saw(loads, began_s)
+            self._set_draining()
             for rank in self._ranks:
                 rank.sink.report_load(_of_rank(loads, rank.rank, len(self._ranks)))
-                rank.refresh()
                 self._texts.look(facts.models, self._lives())
                 for error in rank.failures():
                     raise error

@@ -75,6 +75,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="seconds between snapshots of a changing unit (default: %(default)s)",
     )
     add(
+        "--drain-s",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="longest wait for requests in flight when it ends (SIGTERM): routers are told at once, then the engine is "
+        "let finish, then the lease goes, then an engine that was started here is told to stop; a second signal ends "
+        "the wait (default: %(default)s)",
+    )
+    add(
         "--wait-ready",
         type=float,
         nargs="?",

@@ -87,6 +87,7 @@ class RankAgent:
         self._tasks: list[asyncio.Task[None]] = []
         self._registered: Registration | None = None
         self._serving = False
+        self._draining = False
         self._metrics = metrics
         self._judged: tuple[SchemeProof, str] | None = None
         self._warned: set[str] = set()
@@ -116,6 +117,10 @@ class RankAgent:
         if self._reader is not None:
             self._reader.engine_was_down()
 
+    def drain(self, draining: bool) -> None:
+        """Have routers send no new requests, or let them again; the lease says so with the next `refresh`."""
+        self._draining = draining
+
     def learn(self, facts: EngineFacts) -> None:
         """Take over what the engine says of itself now."""
         self._facts = facts
@@ -137,7 +142,7 @@ class RankAgent:
         said = self._registration(0)
         if said != self._registered:
             self._registered = said
-            self.sink.register(self._lease)
+            self.sink.register(self._lease, said.state)
         proof = self.unit.proof
         self._judged = (proof, proof.state)
         if proof.state == "refuted":
@@ -175,6 +180,7 @@ class RankAgent:
         trust, reason = self._trust()
         return {
             "registered": self._serving and self.sink.healthy,
+            "draining": self._draining,
             "epoch": self.sink.epoch,
             "blocks": len(self.unit.copies),
             "trust": trust,
@@ -220,7 +226,7 @@ class RankAgent:
             reason=reason,
             epoch=epoch,
             engine=RegisteredEngine(ENGINE_NAME, self._facts.version),
-            state="ready",
+            state="draining" if self._draining else "ready",
             started=self._started_s,
             text_files=dict(self._text_files()),
         )
@@ -238,7 +244,8 @@ class RankAgent:
         return "approximate", reason[:1024]
 
     def _probe_when_due(self) -> None:
-        if self._reader is None or self.unit.proof.state != "open" or self._cache.prefix_caching is False:
+        nothing_to_prove = self._reader is None or self.unit.proof.state != "open"
+        if nothing_to_prove or self._cache.prefix_caching is False or self._draining:
             self._probe_due_s = 0.0
             return
         now = time.monotonic()

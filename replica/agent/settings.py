@@ -33,6 +33,7 @@ class AgentSettings:
 
     Attributes:
         engine_command: Starts the engine under the agent; empty where it runs by itself.
+        drain_s: Longest wait for requests in flight when it ends, seconds.
         wait_ready_s: Longest wait for the engine's first answer; None waits for ever.
         registration_secret: Signs leases; None leaves them unsigned.
         tokenizer: Folder of the tokenizer that routers are given; None: the model's root, where that is one here.
@@ -51,6 +52,7 @@ class AgentSettings:
     keys: Keys
     lease_s: float
     snapshot_s: float
+    drain_s: float
     wait_ready_s: float | None
     registration_secret: bytes | None
     engine_api_key: str | None
@@ -88,6 +90,8 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
     for option, value in (("--lease-s", args.lease_s), ("--snapshot-s", args.snapshot_s)):
         if not 0.1 <= value <= 3600:
             problems.append(f"{option}: {value} is not within 0.1 to 3600 seconds")
+    if not 0 <= args.drain_s <= 86_400:
+        problems.append(f"--drain-s: {args.drain_s} is not within 0 to 86400 seconds")
     if args.wait_ready is not None and not 0 <= args.wait_ready < math.inf:
         problems.append(f"--wait-ready: {args.wait_ready} is no number of seconds; leave it out to wait for ever")
     replica_id = args.replica_id or _default_id(advertise, environment)
@@ -113,6 +117,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         keys=keys,
         lease_s=args.lease_s,
         snapshot_s=args.snapshot_s,
+        drain_s=args.drain_s,
         wait_ready_s=args.wait_ready or None,
         registration_secret=secret,
         engine_api_key=environment.get(API_KEY_VARIABLE) or None,

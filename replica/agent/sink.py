@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from redis.exceptions import RedisError
 
@@ -32,6 +33,7 @@ SAY_AGAIN_S = 30.0
 
 LeaseOf = Callable[[int], bytes]
 """Lease bytes for an epoch."""
+State = Literal["ready", "draining"]
 
 
 class UnitSink:
@@ -68,6 +70,7 @@ class UnitSink:
         self._load: Load | None = None
         self._beat_due = False
         self._lease_of: LeaseOf | None = None
+        self._state: State = "ready"
         self._lease_is_news = self._announcement_due = False
         # Grows when what routers know is void; an epoch stands when it began in the present generation.
         self._generation = 0
@@ -92,6 +95,11 @@ class UnitSink:
     def healthy(self) -> bool:
         """Whether Redis holds an epoch of ours and the last step worked."""
         return self._is_established and self._failures == 0
+
+    @property
+    def is_told(self) -> bool:
+        """Whether Redis holds what was registered last, and its lane says so."""
+        return self.healthy and not self._lease_is_news and not self._announcement_due
 
     @property
     def _is_established(self) -> bool:
@@ -124,12 +132,16 @@ class UnitSink:
         self._beat_due = True
         self._wake.set()
 
-    def register(self, lease_of: LeaseOf | None) -> None:
+    def register(self, lease_of: LeaseOf | None, state: State = "ready") -> None:
         """Hold this lease from now on; None: the engine is gone, and so is the unit.
 
         It is written at once, and the lane tells routers to read it.
+
+        Args:
+            state: What the lease says of the unit, for the lane.
         """
         self._lease_of = lease_of
+        self._state = state
         self._lease_due_s = 0.0
         self._lease_is_news = True
         self._wake.set()
@@ -288,7 +300,7 @@ class UnitSink:
         return Heartbeat(*head) if load is None else Heartbeat(*head, load.running, load.waiting, load.kv_usage)
 
     def _announcement(self) -> StateChange:
-        return StateChange(self._unit.unit_id, self._lane.epoch, "ready")
+        return StateChange(self._unit.unit_id, self._lane.epoch, self._state)
 
     async def _stand_by(self) -> None:
         """Another agent took the unit over, as in a rollout. Wait until its lease is gone."""

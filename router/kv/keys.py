@@ -6,6 +6,7 @@
     {wr:k}:lease:UNIT               string with PX: registration.encode(...)
     {wr:k}:snapshot:UNIT            string: N, the name of the newest whole snapshot (the pointer)
     {wr:k}:snapshot:UNIT:N          list of snapshot chunks, in order
+    {wr:drain}:REPLICA              string with PX: drains.encode(...), an operator's order to take no new requests
     {wr:text}:SHA256                list of a tokenizer file's chunks, in order: what all agents of a model share
     {wr:text}:SHA256:NAME           the same while an agent writes it
 
@@ -76,6 +77,10 @@ class Keys:
     def snapshot(self, unit: str, n: int | str) -> str:
         """List of the chunks of the unit's snapshot N."""
         return f"{self.snapshot_pointer(unit)}:{n}"
+
+    def drain(self, replica_id: str) -> str:
+        """The operator's order that a replica takes no new requests, with a time to live."""
+        return f"{{{self.namespace}:drain}}:{replica_id}"
 
     def text_file(self, digest: str) -> str:
         """List of the chunks of a tokenizer file, by the SHA-256 of its content."""

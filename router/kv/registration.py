@@ -1,20 +1,17 @@
 """What an agent says about one unit, in the unit's lease: signed, since whoever can write a lease can receive prompts.
 
-The bytes are JSON: `{"payload": "<JSON text>", "signature": "<hex>"}`. The signature is HMAC-SHA256 over a fixed prefix
-and the payload's exact bytes, so nothing depends on how JSON is spelled. Without a secret on either side there is no
-signature; with a secret on the reader's side, an unsigned lease is refused.
+How it is signed is `router.kv.signing`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
+from router.kv.signing import SealError, seal, unseal
 from router.kv.text_files import MAX_FILES
 from router.kv.wire import MAX_UNIT_CHARACTERS, WIRE_VERSION
 
@@ -102,16 +99,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         _check_url(self.url)
 
 
-class _Envelope(msgspec.Struct):
-    payload: str
-    signature: str | None = None
-
-
 def encode(registration: Registration, secret: bytes | None) -> bytes:
     """Return the lease's bytes, signed where a secret is given."""
-    payload = msgspec.json.encode(registration)
-    signature = _signature(payload, secret) if secret else None
-    return msgspec.json.encode(_Envelope(payload.decode(), signature))
+    return seal(msgspec.json.encode(registration), secret, _CONTEXT)
 
 
 def decode(data: bytes, secret: bytes | None, expected_unit: str | None = None) -> Registration:
@@ -128,15 +118,9 @@ def decode(data: bytes, secret: bytes | None, expected_unit: str | None = None) 
     if len(data) > MAX_BYTES:
         raise RegistrationError("the lease is too long")
     try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
-        payload = envelope.payload.encode()
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RegistrationError("the lease is no registration") from error
-    if secret:
-        if envelope.signature is None:
-            raise RegistrationError("the lease is not signed, and registration.secret is set")
-        if not hmac.compare_digest(_signature(payload, secret).encode(), envelope.signature.encode(errors="replace")):
-            raise RegistrationError("the lease's signature does not match registration.secret")
+        payload = unseal(data, secret, _CONTEXT)
+    except SealError as error:
+        raise RegistrationError(f"the lease {error}") from error
     try:
         registration = msgspec.json.decode(payload, type=Registration)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -146,10 +130,6 @@ def decode(data: bytes, secret: bytes | None, expected_unit: str | None = None) 
     if expected_unit is not None and registration.unit != expected_unit:
         raise RegistrationError("the lease belongs to another unit")
     return registration
-
-
-def _signature(payload: bytes, secret: bytes) -> str:
-    return hmac.new(secret, _CONTEXT + payload, hashlib.sha256).hexdigest()
 
 
 def _check_url(url: str) -> None:
