@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable
 
 from router.feeds.lanes import FollowedUnit, LaneReader
-from router.feeds.redis_link import KeyFaultError, RedisLink, id_key
+from router.feeds.redis_link import READ_ENTRIES, KeyFaultError, RedisLink, id_key
 from router.kv.wire import BlocksBatch, WireError, decode
 from router.telemetry.metrics import Metrics
 
@@ -74,15 +74,18 @@ class SnapshotLoader:
 
     async def _read_tail(self, link: RedisLink, lane: int, after: str, catching_up: dict[str, FollowedUnit]) -> None:
         while True:
+            # The live reader drops what these units are sent while they catch up, so go on until it is overtaken. Where
+            # it stood before this question, its answer covers; what it read meanwhile may have come after the answer.
+            covered = self._lanes.cursors.get(lane, "0-0")
             entries = await link.tail(lane, after)
             for _, data in entries:
                 self._catch_up(data, catching_up)
-            if not entries:
-                break
-            after = entries[-1][0]
-            # The live reader drops what these units are sent while they catch up: go on until it is overtaken.
-            if id_key(after) >= id_key(self._lanes.cursors.get(lane, "0-0")):
-                break
+            if entries:
+                after = entries[-1][0]
+            if len(entries) < READ_ENTRIES:
+                read_to = max(id_key(after), id_key(covered))
+                if read_to >= id_key(self._lanes.cursors.get(lane, "0-0")):
+                    break
         for item in catching_up.values():
             if self._lanes.is_loading(item):
                 self._metrics.unit_resynced(item.feed.reason)

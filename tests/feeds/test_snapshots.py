@@ -117,3 +117,30 @@ async def test_a_lane_that_is_lost_between_two_slices_ends_the_load(
     await eventually(lambda: parts.lanes.followed[UNIT].tries >= 2)
     assert not feed.following
     assert len(parts.held()) < 1000
+
+
+async def test_what_the_live_reader_dropped_after_the_tail_was_answered_is_read(
+    parts: Parts, writer: Callable[..., Any], eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that comes between Redis' answer and its reading is in neither: the tail is asked for once more."""
+    one = writer(UNIT, epoch=1)
+    await one.snapshot([1])
+    tail = parts.link.tail
+    asked = 0
+
+    async def overtaken(lane: int, after: str) -> Any:
+        nonlocal asked
+        asked += 1
+        answer = await tail(lane, after)
+        if asked == 1:
+            await one.store(2)
+            for found, entries in await parts.link.read_lanes(parts.lanes.cursors):
+                for entry in entries:
+                    parts.lanes._apply_entry(entry)
+                    parts.lanes.cursors[found] = entry[0]
+        return answer
+
+    monkeypatch.setattr(parts.link, "tail", overtaken)
+    parts.read_lease(one.registration())
+    await eventually(lambda: parts.lanes.followed[UNIT].feed.following)
+    assert parts.held() == {1, 2}
