@@ -31,9 +31,9 @@ from router.proving import SETTLE_EVERY_S, Proving
 from router.proxy.data_plane import DataPlane
 from router.request.reader import PromptReader
 from router.request.text import Text
+from router.telemetry.access_log import AccessLog
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
-from router.telemetry.logs import AccessLog
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
 from router.telemetry.traces import Tracer
@@ -90,8 +90,8 @@ class App:
         self.reader = PromptReader(self._text_for, self._max_model_len_for, texts.token_cache)
         self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
         self.decisions = DecisionLog(config.admin.decisions)
-        access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
-        self.recorder = Recorder(self.metrics, self.decisions, access_log)
+        self._access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
+        self.recorder = Recorder(self.metrics, self.decisions, self._access_log)
         self.draining = False
         self.pause_over = asyncio.Event()
         """Set to end the pause between becoming not ready and draining."""
@@ -157,6 +157,7 @@ class App:
             await self._data_plane.close()
         self._texts.close()
         await self._closing.aclose()
+        await asyncio.to_thread(self._access_log.close)
 
     async def _listen(self) -> dict[str, str]:
         view = AdminView(

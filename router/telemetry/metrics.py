@@ -1,22 +1,23 @@
 """The instruments behind the table of metrics, each with a typed method for what happened.
 
-Label values are looked up once and kept: counting costs about a microsecond.
+What every request counts is looked up once and kept; see `router.telemetry.instruments` for what counting costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from router.errors import WarmrouteError
+from router.telemetry.instruments import Count, Distribution, Instruments
 from router.telemetry.table import METRICS, MetricSpec, metrics_table
 
 __all__ = ["METRICS", "MetricSpec", "Metrics", "metrics_table"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_STAGES = ("available", "captured", "delivered", "unobserved")
 MAX_LABEL_VALUES = 1_000
 """Label values kept for one label of one metric; later ones count as `other`. Adapters can come without end."""
 
@@ -36,18 +37,24 @@ class Metrics:
         paths: Collection[str] = (),
         is_known_model: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        # A process-wide switch of the library: its `_created` series are in no table of ours.
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own
         self.registry = CollectorRegistry()
-        self._instruments = {row.name: self._build(row) for row in METRICS if not row.at_scrape}
-        self._children: dict[tuple[str, ...], Any] = {}
+        self._instruments = Instruments(METRICS)
+        self.registry.register(self._instruments)
+        self._count = self._instruments.count
+        self._distribution = self._instruments.distribution
         self._seen: dict[str, set[str]] = {"model": set(), "reason": set()}
         self._paths = frozenset(paths)
         self._is_known_model = is_known_model
         self._codes = frozenset(_codes(WarmrouteError))
-        self._child("warmroute_build_info", version).set(1)
-        for stage in ("available", "captured", "delivered", "unobserved"):
-            self._child("warmroute_reuse_tokens_total", stage)
+        self._count("warmroute_build_info", version).value = 1
+        self._stages = tuple(self._count("warmroute_reuse_tokens_total", stage) for stage in _STAGES)
+        self._in_flight = self._count("warmroute_in_flight_requests")
+        self._tokenize_seconds = self._distribution("warmroute_tokenize_seconds")
+        self._decision_seconds = self._distribution("warmroute_decision_seconds")
+        self._decisions: dict[str, Count] = {}
+        self._ended: dict[tuple[str, str | None, int | None], tuple[Count, Distribution]] = {}
+        """By path, model and status, for those that are labels: what clients make up is not kept."""
+        self._prompt_tokens: dict[str | None, Count] = {}
 
     def register(self, collector: Collector) -> None:
         """Add a collector that reads its figures when it is scraped."""
@@ -61,114 +68,136 @@ class Metrics:
 
     def request_accepted(self) -> None:
         """A request's head is complete."""
-        self._child("warmroute_in_flight_requests").inc()
+        self._in_flight.value += 1
 
     def request_ended(self, path: str, model: str | None, status: int | None, total_s: float) -> None:
         """A request ended, however it did. `status` None: no answer was begun."""
+        found = self._ended.get((path, model, status))
+        if found is None:
+            found = self._series_of_end(path, model, status)
+        self._in_flight.value -= 1
+        found[0].value += 1
+        found[1].observe(total_s)
+
+    def _series_of_end(self, path: str, model: str | None, status: int | None) -> tuple[Count, Distribution]:
         label = self.model_label(model)
         endpoint = path if path in self._paths else "other"
         status_class = "none" if status is None else f"{status // 100}xx" if 100 <= status <= 599 else "other"
-        self._child("warmroute_in_flight_requests").dec()
-        self._child("warmroute_requests_total", endpoint, label, status_class).inc()
-        self._child("warmroute_request_seconds", label).observe(total_s)
+        found = (
+            self._count("warmroute_requests_total", endpoint, label, status_class),
+            self._distribution("warmroute_request_seconds", label),
+        )
+        if endpoint == path and label == model and len(self._ended) < MAX_LABEL_VALUES:
+            self._ended[(path, model, status)] = found
+        return found
 
     def error_answered(self, code: str) -> None:
         """A request met an error of the router's own."""
-        self._child("warmroute_errors_total", code if code in self._codes else "other").inc()
+        self._count("warmroute_errors_total", code if code in self._codes else "other").value += 1
 
     def first_token_seen(self, model: str | None, ttft_s: float) -> None:
         """A streamed answer began."""
-        self._child("warmroute_ttft_seconds", self.model_label(model)).observe(ttft_s)
+        self._distribution("warmroute_ttft_seconds", self.model_label(model)).observe(ttft_s)
 
     def request_retried(self, reason: str) -> None:
         """A request is sent again; `reason` is an error's code, `refused` or `stale_connection`."""
         known = reason in self._codes or reason in ("stale_connection", "refused")
-        self._child("warmroute_retries_total", reason if known else "other").inc()
+        self._count("warmroute_retries_total", reason if known else "other").value += 1
 
     def replica_ejected(self) -> None:
         """Failures in a row took a replica out for a while."""
-        self._child("warmroute_ejections_total").inc()
+        self._count("warmroute_ejections_total").value += 1
 
     def client_aborted(self) -> None:
         """A client left before its answer was complete."""
-        self._child("warmroute_client_aborts_total").inc()
+        self._count("warmroute_client_aborts_total").value += 1
 
     # Placement
 
     def decision_made(self, policy: str, seconds: float) -> None:
         """A request was placed."""
-        self._child("warmroute_decisions_total", policy).inc()
-        self._child("warmroute_decision_seconds").observe(seconds)
+        count = self._decisions.get(policy)
+        if count is None:
+            count = self._decisions[policy] = self._count("warmroute_decisions_total", policy)
+        count.value += 1
+        self._decision_seconds.observe(seconds)
 
     def prompt_read(self, seconds: float, reason: str | None) -> None:
         """A prompt was rendered and tokenised; `reason` says why it was not understood."""
-        self._child("warmroute_tokenize_seconds").observe(seconds)
+        self._tokenize_seconds.observe(seconds)
         if reason is not None:
-            self._child("warmroute_not_understood_total", self._bounded("reason", reason)).inc()
+            self._count("warmroute_not_understood_total", self._bounded("reason", reason)).value += 1
 
     def remote_tokenized(self, result: str) -> None:
         """A replica was to tokenise a prompt: `answered`, `deadline`, `busy`, `refused`, `failed`."""
-        self._child("warmroute_remote_tokenize_total", result).inc()
+        self._count("warmroute_remote_tokenize_total", result).value += 1
 
     def prediction_judged(self, verdict: str) -> None:
         """A request's predicted blocks were held against what its unit announced: `good`, `mismatch`, `undecided`."""
-        self._child("warmroute_predictions_total", verdict).inc()
+        self._count("warmroute_predictions_total", verdict).value += 1
 
     def reuse_counted(
         self, model: str | None, prompt_tokens: int, available: int, captured: int, delivered: int | None
     ) -> None:
         """A request was served: the reuse ledger. `delivered` None: the engine reported nothing."""
-        self._child("warmroute_prompt_tokens_total", self.model_label(model)).inc(prompt_tokens)
-        self._child("warmroute_reuse_tokens_total", "available").inc(available)
-        self._child("warmroute_reuse_tokens_total", "captured").inc(captured)
+        count = self._prompt_tokens.get(model)
+        if count is None:
+            label = self.model_label(model)
+            count = self._count("warmroute_prompt_tokens_total", label)
+            if label == model:
+                self._prompt_tokens[model] = count
+        count.value += prompt_tokens
+        of_available, of_captured, of_delivered, of_unobserved = self._stages
+        of_available.value += available
+        of_captured.value += captured
         if delivered is None:
-            self._child("warmroute_reuse_tokens_total", "unobserved").inc(captured)
+            of_unobserved.value += captured
         else:
-            self._child("warmroute_reuse_tokens_total", "delivered").inc(delivered)
-            self._child("warmroute_prediction_difference_tokens").observe(delivered - captured)
+            of_delivered.value += delivered
+            self._distribution("warmroute_prediction_difference_tokens").observe(delivered - captured)
 
     # Feeds
 
     def feed_changed(self, feed: str, *, up: bool) -> None:
         """A feed hears its source, or no longer does."""
-        self._child("warmroute_feed_up", feed).set(up)
+        self._count("warmroute_feed_up", feed).value = up
 
     def feed_lost(self) -> None:
         """The link to Redis broke."""
-        self._child("warmroute_feed_losses_total").inc()
+        self._count("warmroute_feed_losses_total").value += 1
 
     def feed_units(self, synced: int, waiting: int) -> None:
         """How far the Redis feed is."""
-        self._child("warmroute_feed_units", "synced").set(synced)
-        self._child("warmroute_feed_units", "waiting").set(waiting)
+        self._count("warmroute_feed_units", "synced").value = synced
+        self._count("warmroute_feed_units", "waiting").value = waiting
 
     def message_read(self, kind: str, count: int = 1) -> None:
         """Messages came from a lane: `batch`, `heartbeat`, `state`, `unknown`, `broken`, `unregistered`."""
-        self._child("warmroute_feed_messages_total", kind).inc(count)
+        self._count("warmroute_feed_messages_total", kind).value += count
 
     def blocks_applied(self, op: str, count: int) -> None:
         """The index changed: `stored`, `removed`, `snapshot`."""
-        self._child("warmroute_feed_blocks_total", op).inc(count)
+        self._count("warmroute_feed_blocks_total", op).value += count
 
     def event_applied(self, lag_s: float) -> None:
         """An entry reached the index; `lag_s` is counted from Redis' time of it."""
-        self._child("warmroute_feed_lag_seconds").observe(max(0.0, lag_s))
+        self._distribution("warmroute_feed_lag_seconds").observe(max(0.0, lag_s))
 
     def gap_found(self) -> None:
         """A batch did not follow the one before."""
-        self._child("warmroute_feed_gaps_total").inc()
+        self._count("warmroute_feed_gaps_total").value += 1
 
     def unit_resynced(self, reason: str) -> None:
         """A snapshot was loaded: `joined`, `gap`, `epoch`, `returned`."""
-        self._child("warmroute_feed_resyncs_total", reason).inc()
+        self._count("warmroute_feed_resyncs_total", reason).value += 1
 
     def lease_refused(self, reason: str) -> None:
         """A lease is not believed: `signature`, `address`, `malformed`, `identity`, `limit`."""
-        self._child("warmroute_feed_refused_leases_total", reason).inc()
+        self._count("warmroute_feed_refused_leases_total", reason).value += 1
 
     def engine_probed(self, *, passed: bool) -> None:
         """The router asked an engine for its health."""
-        self._child("warmroute_probes_total", "passed" if passed else "failed").inc()
+        self._count("warmroute_probes_total", "passed" if passed else "failed").value += 1
 
     # Labels
 
@@ -187,21 +216,6 @@ class Metrics:
                 return "other"
             seen.add(value)
         return value
-
-    def _child(self, name: str, *values: str) -> Any:
-        key = (name, *values)
-        child = self._children.get(key)
-        if child is None:
-            instrument = self._instruments[name]
-            child = self._children[key] = instrument.labels(*values) if values else instrument
-        return child
-
-    def _build(self, row: MetricSpec) -> Any:
-        if row.type == "counter":
-            return Counter(row.name, row.meaning, row.labels, registry=self.registry)
-        if row.type == "gauge":
-            return Gauge(row.name, row.meaning, row.labels, registry=self.registry)
-        return Histogram(row.name, row.meaning, row.labels, registry=self.registry, buckets=row.buckets)
 
 
 def _codes(error: type[WarmrouteError]) -> Iterable[str]:

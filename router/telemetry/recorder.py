@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from router.placement import Placement
 from router.scheduling.decision import Decision, Outcome
+from router.telemetry.access_log import AccessLog, RequestFacts
 from router.telemetry.decisions import DecisionLog
-from router.telemetry.logs import AccessLog
 from router.telemetry.metrics import Metrics
 
-
-@dataclass(frozen=True, slots=True)
-class RequestFacts:
-    """What the data plane knows of a request besides its placement.
-
-    Attributes:
-        request_id: Cleaned (`logs.clean_request_id`) or the router's own.
-        method: HTTP method.
-        path: Without its query, which may hold keys.
-        model: As the body names it.
-        stream: Whether the answer was asked for as a stream.
-    """
-
-    request_id: str
-    method: str
-    path: str
-    model: str | None = None
-    stream: bool = False
+__all__ = ["Recorder", "RequestFacts"]
 
 
 class Recorder:
@@ -77,7 +58,7 @@ class Recorder:
             metrics.first_token_seen(facts.model, outcome.ttft_s)
         if good and decision is not None:
             self._count_reuse(decision, outcome, facts)
-        self._write(decision, outcome, facts)
+        self._access_log.write(decision, outcome, facts)
 
     def _count_reuse(self, decision: Decision, outcome: Outcome, facts: RequestFacts) -> None:
         understood = decision.prompt_reason is None
@@ -88,32 +69,3 @@ class Recorder:
         self.metrics.reuse_counted(
             facts.model, prompt_tokens, decision.available_tokens, decision.matched_tokens, outcome.cached_tokens
         )
-
-    def _write(self, decision: Decision | None, outcome: Outcome, facts: RequestFacts) -> None:
-        if not self._access_log.enabled:
-            return
-        fields: dict[str, str | int | float | bool | None] = {
-            "request_id": facts.request_id,
-            "method": facts.method,
-            "path": facts.path,
-            "status": outcome.status,
-            "model": facts.model,
-            "stream": facts.stream,
-            "total_s": outcome.total_s,
-            "ttft_s": outcome.ttft_s,
-            "error": outcome.error,
-            "aborted": outcome.aborted or None,
-        }
-        if decision is not None:
-            fields.update(
-                unit=decision.winner,
-                policy=decision.policy,
-                why=decision.reason,
-                trust=decision.trust,
-                prompt_tokens=decision.prompt_tokens,
-                matched_tokens=decision.matched_tokens,
-                cached_tokens=outcome.cached_tokens,
-                not_understood=decision.prompt_reason,
-                retries=len(decision.retries) or None,
-            )
-        self._access_log.write(fields)

@@ -1,0 +1,210 @@
+"""A line for each request, written by one thread in batches.
+
+It is on the path of every request, so a line is put together in one pass, and neither a system call nor a standard
+error that nobody reads is waited for: lines wait up to `WRITE_EVERY_S` and `MAX_LINES` for the writer. Past that they
+are lost, and counted; at `close` all that wait are written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+
+from router.kv.log_lines import MAX_VALUE_CHARACTERS, clean
+from router.scheduling.decision import Decision, Outcome
+
+Format = Literal["json", "console"]
+
+WRITE_EVERY_S = 0.05
+MAX_LINES = 50_000
+"""Lines that wait: some 20 MB."""
+CLOSE_S = 5.0
+"""For how long `close` waits for a standard error that takes nothing."""
+_MAX_TEXTS = 4_096
+
+
+class RequestFacts:
+    """What the data plane knows of a request besides its placement.
+
+    Attributes:
+        request_id: Cleaned (`logs.clean_request_id`) or the router's own.
+        method: HTTP method.
+        path: Without its query, which may hold keys.
+        model: As the body names it.
+        stream: Whether the answer was asked for as a stream.
+    """
+
+    __slots__ = ("method", "model", "path", "request_id", "stream")
+
+    def __init__(self, request_id: str, method: str, path: str, model: str | None = None, stream: bool = False) -> None:
+        self.request_id = request_id
+        self.method = method
+        self.path = path
+        self.model = model
+        self.stream = stream
+
+
+class AccessLog:
+    """The access log.
+
+    Args:
+        stream: Where to; standard error if left out.
+        log_format: `json` or `console`.
+        enabled: `log.access`; without it nothing is written.
+    """
+
+    def __init__(self, stream: TextIO | None = None, log_format: Format = "console", *, enabled: bool = True) -> None:
+        self._stream = stream or sys.stderr
+        self._json = log_format == "json"
+        self.enabled = enabled
+        self.lost = 0
+        """Lines that found no place since the writer told of such."""
+        self._lines: list[str] = []
+        self._waiting = threading.Event()
+        self._closing = threading.Event()
+        self._writing = threading.Lock()
+        self._writer: threading.Thread | None = None
+        self._second = -1
+        self._clock = ""
+        self._texts: dict[str, str] = {}
+        """How values that come again and again are written."""
+        key: Callable[[str], str] = (lambda name: f', "{name}": ') if self._json else (lambda name: f" {name}=")
+        self._request_id, self._method, self._path = key("request_id"), key("method"), key("path")
+        self._status, self._model, self._total_s, self._ttft_s = map(key, ("status", "model", "total_s", "ttft_s"))
+        self._error, self._retries = key("error"), key("retries")
+        self._yes, self._no = ("true", "false") if self._json else ("True", "False")
+        self._stream_is = {stream: key("stream") + (self._yes if stream else self._no) for stream in (True, False)}
+        self._aborted = key("aborted") + self._yes
+        self._unit, self._policy, self._why, self._trust = map(key, ("unit", "policy", "why", "trust"))
+        self._prompt_tokens, self._matched = key("prompt_tokens"), key("matched_tokens")
+        self._cached, self._not_understood = key("cached_tokens"), key("not_understood")
+        self._end = "}\n" if self._json else "\n"
+
+    def write(self, decision: Decision | None, outcome: Outcome, facts: RequestFacts) -> None:
+        """Add the line of a request that ended; what is not known is left out. Texts are cleaned here."""
+        if not self.enabled:
+            return
+        now_s = time.time()
+        second = int(now_s)
+        if second != self._second:
+            self._tick(second)
+        text = self._text
+        milliseconds = int((now_s - second) * 1000)
+        if self._json:
+            begin = f'{self._clock}.{milliseconds:03d}+00:00", "level": "info", "logger": "warmroute.access"'
+        else:
+            begin = f"{self._clock}.{milliseconds:03d} info    access:"
+        model, status, ttft_s = facts.model, outcome.status, outcome.ttft_s
+        parts = [
+            begin,
+            self._request_id,
+            self._own(facts.request_id),
+            self._method,
+            text(facts.method),
+            self._path,
+            text(facts.path),
+        ]
+        if status is not None:
+            parts += (self._status, str(status))
+        if model is not None:
+            parts += (self._model, text(model))
+        parts += (self._stream_is[facts.stream], self._total_s, f"{outcome.total_s:.6f}")
+        if ttft_s is not None:
+            parts += (self._ttft_s, f"{ttft_s:.6f}")
+        if outcome.error is not None:
+            parts += (self._error, text(outcome.error))
+        if outcome.aborted:
+            parts.append(self._aborted)
+        if decision is not None:
+            parts += (self._unit, text(decision.winner), self._policy, text(decision.policy))
+            parts += (self._why, text(decision.reason), self._trust, text(decision.trust))
+            parts += (self._prompt_tokens, str(decision.prompt_tokens), self._matched, str(decision.matched_tokens))
+            if outcome.cached_tokens is not None:
+                parts += (self._cached, str(outcome.cached_tokens))
+            if decision.prompt_reason is not None:
+                parts += (self._not_understood, text(decision.prompt_reason))
+            if decision.retries:
+                parts += (self._retries, str(len(decision.retries)))
+        parts.append(self._end)
+        self._add("".join(parts))
+
+    def close(self) -> None:
+        """Write all that waits; no more is taken. May block: not for the loop."""
+        self.enabled = False
+        self._closing.set()
+        self._waiting.set()
+        if self._writer is not None:
+            self._writer.join(CLOSE_S)
+
+    def flush(self) -> None:
+        """Write what waits now, by the caller."""
+        with self._writing:
+            count, lost = len(self._lines), self.lost
+            batch = self._lines[:count]
+            # An append between these two goes to the end, which stays.
+            del self._lines[:count]
+            if lost:
+                self.lost -= lost
+                batch.append(f"{lost} lines of the access log were lost: standard error takes them too slowly\n")
+            if not batch:
+                return
+            try:
+                self._stream.write("".join(batch))
+                self._stream.flush()
+            except (OSError, ValueError):
+                # A closed or full standard error must not fail a request that was served.
+                self.enabled = False
+
+    def _add(self, line: str) -> None:
+        lines = self._lines
+        if len(lines) >= MAX_LINES:
+            self.lost += 1
+            return
+        lines.append(line)
+        if len(lines) == 1:
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write_batches, name="access-log", daemon=True)
+                self._writer.start()
+            self._waiting.set()
+
+    def _write_batches(self) -> None:
+        """The writer: sleeps while nothing waits."""
+        while True:
+            self._waiting.wait()
+            self._closing.wait(WRITE_EVERY_S)
+            self._waiting.clear()
+            self.flush()
+            if self._lines:
+                self._waiting.set()  # a line came while the batch was taken out
+            elif self._closing.is_set():
+                return
+
+    def _tick(self, second: int) -> None:
+        """Begin a new second."""
+        self._second = second
+        if self._json:
+            self._clock = '{"at": "' + datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        else:
+            self._clock = time.strftime("%H:%M:%S", time.localtime(second))
+
+    def _text(self, value: str) -> str:
+        known = self._texts.get(value)
+        if known is None:
+            if len(self._texts) >= _MAX_TEXTS:
+                self._texts.clear()
+            cleaned = clean(value)
+            known = json.dumps(cleaned) if self._json else cleaned
+            if len(value) <= MAX_VALUE_CHARACTERS:
+                self._texts[value] = known
+        return known
+
+    def _own(self, request_id: str) -> str:
+        """Return a text that comes once."""
+        if len(request_id) > MAX_VALUE_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
+            request_id = clean(request_id)
+        return json.dumps(request_id) if self._json else request_id
