@@ -107,7 +107,7 @@ class Placer:
         held_blocks = survey.held_blocks[winner.unit_id]
         expected = record = evidence = None
         if chain and unit.trust is not Trust.NONE:
-            expected = self._expected.expect(unit.serial, chain[held_blocks:])
+            expected = self._expected.expect(unit.serial, chain, held_blocks)
             record = self.proving.record(unit, prompt)
         if record is not None:
             announced_blocks = self._index.leading(unit.slot, chain) if doubted else held_blocks

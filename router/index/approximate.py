@@ -3,6 +3,11 @@
 It writes into the same index as the events do, under the unit's own slot, so that placement sees one kind of match. It
 knows neither generated blocks nor the engine's true evictions; trust APPROXIMATE says so.
 
+A prompt of 100,000 tokens has thousands of blocks, so of each chain only some are kept in the index
+(`router.index.sampling`), each with the blocks that followed it up to the next one. A prompt is remembered from its
+first block on and forgotten from its last, so a match is nearly always found to the block; where it parts from several
+remembered prompts between the same two samples it may come out short by a sixteenth.
+
 What a unit reported before its agent went missing stays beside that as advice, since the engine may well run on: until
 half a cache was sent there since, by when as much of the old is evicted. So the index holds at most one and a half
 caches of it.
@@ -14,10 +19,12 @@ even wrong ones, so such requests still find each other.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from router.index.prefix_index import PrefixIndex
+from router.index.sampling import PLACES, SAMPLES, samples_in
 
 UNKNOWN_CACHE_BLOCKS = 8_192
 """Assumed where an engine does not say how many blocks it has."""
@@ -28,47 +35,105 @@ def memory_slot(slot: int) -> int:
     return ~slot
 
 
+class _Memory:
+    """What was sent to one slot.
+
+    Attributes:
+        samples: By its hash each sampled block: how many blocks it stands for, and those after it up to the next
+            sample. The longest unused comes first, of one prompt the deepest.
+        blocks: How many blocks all of them stand for.
+    """
+
+    __slots__ = ("blocks", "samples")
+
+    def __init__(self) -> None:
+        self.samples: OrderedDict[int, tuple[int, Sequence[int]]] = OrderedDict()
+        self.blocks = 0
+
+    @property
+    def extra_blocks(self) -> int:
+        """Blocks that are remembered besides the samples."""
+        return self.blocks - len(self.samples)
+
+    def add(self, chain: Sequence[int]) -> list[int]:
+        """Remember a chain; return those of its samples that are new."""
+        samples, new = self.samples, []
+        refreshed = False
+        for number in range(samples_in(len(chain)) - 1, -1, -1):
+            block = chain[PLACES[number]]
+            known = samples.get(block)
+            if known is not None and refreshed:
+                samples.move_to_end(block)
+                continue
+            blocks = SAMPLES[number] - (SAMPLES[number - 1] if number else 0)
+            after = SAMPLES[number + 1] - SAMPLES[number] - 1
+            samples[block] = (blocks, chain[SAMPLES[number] : SAMPLES[number] + after] if after else ())
+            if known is not None:
+                samples.move_to_end(block)
+                refreshed = True  # the chain's last known sample: what follows it may be more than before
+            else:
+                new.append(block)
+                self.blocks += blocks
+        return new
+
+    def forget_over(self, bound_blocks: int) -> list[int]:
+        """Forget samples until no more blocks than this are left; return those forgotten."""
+        forgotten = []
+        while self.blocks > bound_blocks:
+            block, (blocks, _) = self.samples.popitem(last=False)
+            self.blocks -= blocks
+            forgotten.append(block)
+        return forgotten
+
+    def continued(self, chain: Sequence[int], blocks: int) -> int:
+        """Return how many blocks of a chain are remembered, of which as many are by its last sample that is."""
+        known = self.samples.get(chain[blocks - 1])
+        if known is None:  # reported by the engine before
+            return blocks
+        after = known[1]
+        most = min(len(after), len(chain) - blocks)
+        if not most or after[0] != chain[blocks]:
+            return blocks
+        # The same hash means the same blocks before it, too: where two chains part can be found by halves.
+        return blocks + bisect_right(range(most), 0, key=lambda place: after[place] != chain[blocks + place])
+
+
 class ApproximateMemory:
     """The owner of memories, one LRU a slot."""
 
     def __init__(self, index: PrefixIndex) -> None:
         self._index = index
-        self._memories: dict[int, OrderedDict[int, None]] = {}
+        self._memories: dict[int, _Memory] = {}
         self._advised: set[int] = set()
 
-    def remember(self, slot: int, hashes: Sequence[int], num_blocks: int | None) -> None:
+    def remember(self, slot: int, chain: Sequence[int], num_blocks: int | None) -> None:
         """A prompt with this chain was computed by this unit.
 
-        The deepest block is touched first, so that it is the first to be forgotten: an engine evicts in that order.
-
         Args:
+            chain: All of it, from block 0.
             num_blocks: Blocks of the engine's cache, which bounds the memory.
         """
         memory = self._memories.get(slot)
         if memory is None:
-            memory = self._memories[slot] = OrderedDict()
+            memory = self._memories[slot] = _Memory()
             if self._index.blocks_of(slot):
                 self._advised.add(slot)
-        new = []
-        for block in reversed(hashes):
-            if block in memory:
-                memory.move_to_end(block)
-            else:
-                memory[block] = None
-                new.append(block)
+        new = memory.add(chain)
         self._index.store(slot, new)
+        self._index.sample(slot, memory)
         bound = num_blocks or UNKNOWN_CACHE_BLOCKS
-        over = len(memory) - bound
-        if over > 0:
-            self._index.remove(slot, [memory.popitem(last=False)[0] for _ in range(over)])
-        if slot in self._advised and len(memory) > bound // 2 and self._index.blocks_of(slot) > bound:
+        if memory.blocks > bound:
+            self._index.remove(slot, memory.forget_over(bound))
+        if slot in self._advised and memory.blocks > bound // 2 and self._index.blocks_of(slot) > bound:
             self._advised.remove(slot)
             self._index.clear(slot)
-            self._index.store(slot, memory)
+            self._index.store(slot, memory.samples)
+            self._index.sample(slot, memory)
 
     def drop(self, slot: int) -> None:
-        """The unit left or reports its blocks itself: the index was cleared for it and is not touched again."""
-        self._memories.pop(slot, None)
+        """The unit left or reports its blocks itself: what the index holds for it is not touched again."""
+        if self._memories.pop(slot, None) is not None:
+            self._index.sample(slot, None)
         self._advised.discard(slot)
 
     def forget(self, slot: int) -> None:

@@ -6,12 +6,15 @@ for cost alone, never as available: nothing is predicted to a client from them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
+from router.index.sampling import PLACES, samples_in
+
 
 class ExpectedPrompt:
-    """One placed request's blocks at one unit."""
+    """One placed request's blocks at one unit; `hashes` are those that are counted."""
 
     __slots__ = ("ended", "hashes", "unit")
 
@@ -25,22 +28,25 @@ class ExpectedBlocks:
     """The owner of expectations. Bounded by what is in flight."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[int, int], int] = {}
+        self._counts: dict[int, dict[int, int]] = {}
         self._ending: deque[tuple[float, ExpectedPrompt]] = deque()
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return sum(map(len, self._counts.values()))
 
-    def expect(self, unit: int, hashes: Sequence[int]) -> ExpectedPrompt:
-        """A request was placed that will leave these blocks.
+    def expect(self, unit: int, chain: Sequence[int], held_blocks: int) -> ExpectedPrompt:
+        """A request was placed that will leave the blocks of this chain.
 
         Args:
             unit: The unit's serial number, which no other unit ever gets (a slot may be used again).
-            hashes: The part of its chain that the unit does not hold yet.
+            chain: All of it, from block 0.
+            held_blocks: How many of its first blocks the unit holds by now: of these nothing is expected.
         """
-        for block in hashes:
-            key = (unit, block)
-            self._counts[key] = self._counts.get(key, 0) + 1
+        hashes = [chain[place] for place in PLACES[bisect_left(PLACES, held_blocks) : samples_in(len(chain))]]
+        if hashes:
+            counts = self._counts.setdefault(unit, {})
+            for block in hashes:
+                counts[block] = counts.get(block, 0) + 1
         return ExpectedPrompt(unit, hashes)
 
     def end_at(self, prompt: ExpectedPrompt, at_s: float) -> None:
@@ -52,22 +58,31 @@ class ExpectedBlocks:
         if prompt.ended:
             return
         prompt.ended = True
+        if not prompt.hashes:
+            return
+        counts = self._counts[prompt.unit]
         for block in prompt.hashes:
-            key = (prompt.unit, block)
-            left = self._counts[key] - 1
+            left = counts[block] - 1
             if left:
-                self._counts[key] = left
+                counts[block] = left
             else:
-                del self._counts[key]
+                del counts[block]
+        if not counts:
+            del self._counts[prompt.unit]
 
     def settle(self, now_s: float) -> None:
         """End what is due."""
         while self._ending and self._ending[0][0] <= now_s:
             self.end(self._ending.popleft()[1])
 
-    def extend(self, unit: int, hashes: Sequence[int], held_blocks: int) -> int:
-        """Return how many leading blocks a unit will hold, when it holds `held_blocks` now."""
-        counts, depth = self._counts, held_blocks
-        while depth < len(hashes) and (unit, hashes[depth]) in counts:
-            depth += 1
+    def extend(self, unit: int, chain: Sequence[int], held_blocks: int) -> int:
+        """Return how many leading blocks of a chain a unit will hold, when it holds `held_blocks` now."""
+        counts = self._counts.get(unit)
+        if counts is None:
+            return held_blocks
+        place, depth = bisect_left(PLACES, held_blocks), held_blocks
+        end = len(chain)
+        while (at := PLACES[place]) < end and chain[at] in counts:
+            depth = at + 1
+            place += 1
         return depth

@@ -7,6 +7,9 @@ shared: all blocks that only unit 3 holds point at one int, so a block costs its
 A tier (GPU, CPU, disk) or a cache group is a layer of its own. A unit holds a block when, for every group it has, some
 tier holds it. Nearly always there is one layer, and then the walk is over a single dictionary.
 
+Of what the router itself remembers for a unit (`router.index.approximate`) only samples are stored here: such units
+are walked from sample to sample, and the memory tells how far the last one goes on.
+
 Clearing a unit must not stop the router while millions of entries are visited, so a unit's bit is not its slot but a
 column that it is given: a cleared unit gets a fresh one, the old one is dead (no mask asks for it), and `sweep` takes
 dead bits out a slice at a time before the column is used again.
@@ -16,6 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from router.index.sampling import PLACES, SAMPLES, samples_in
 
 GPU, CPU, DISK = 0, 1, 2
 MAX_GROUPS = 32
@@ -40,6 +46,17 @@ class Match:
     cpu_blocks: int = 0
 
 
+class SampledMemory(Protocol):
+    """What is remembered for a unit of which only samples are in the index."""
+
+    @property
+    def extra_blocks(self) -> int:
+        """Blocks that are held besides the samples."""
+
+    def continued(self, chain: Sequence[int], blocks: int) -> int:
+        """Return how many leading blocks of a chain are held, where a sample says that `blocks` are."""
+
+
 class PrefixIndex:
     """The owner of what engines hold. Single-threaded; applying a change twice changes nothing."""
 
@@ -50,6 +67,8 @@ class PrefixIndex:
         self._blocks_of: dict[int, int] = {}
         self._column_of: dict[int, int] = {}
         self._slot_of: dict[int, int] = {}
+        self._sampled: dict[int, SampledMemory] = {}
+        self._sampled_columns = 0
         self._free_columns: list[int] = []
         self._next_column = 0
         self._live = 0
@@ -115,8 +134,20 @@ class PrefixIndex:
         if len(shared) > MAX_SHARED_SETS:
             shared.clear()
 
+    def sample(self, slot: int, memory: SampledMemory | None) -> None:
+        """Of a unit only samples are stored, and this memory knows what is between; None: all are stored again."""
+        column = self._column_of.get(slot)
+        if memory is None:
+            self._sampled.pop(slot, None)
+            if column is not None:
+                self._sampled_columns &= ~(1 << column)
+        elif column is not None:
+            self._sampled[slot] = memory
+            self._sampled_columns |= 1 << column
+
     def clear(self, slot: int) -> None:
         """A unit holds nothing. At once for every match; the memory comes back with `sweep`."""
+        self.sample(slot, None)
         column = self._column_of.pop(slot, None)
         self._blocks_of.pop(slot, None)
         if column is None:
@@ -193,7 +224,9 @@ class PrefixIndex:
 
     def blocks_of(self, slot: int) -> int:
         """Blocks that a unit holds, each tier and group counted."""
-        return self._blocks_of.get(slot, 0)
+        blocks = self._blocks_of.get(slot, 0)
+        memory = self._sampled.get(slot)
+        return blocks if memory is None else blocks + memory.extra_blocks
 
     def holds(self, slot: int, block: int) -> bool:
         """Whether a unit holds a block on any tier, in any group."""
@@ -207,7 +240,7 @@ class PrefixIndex:
 
     @property
     def total_blocks(self) -> int:
-        """Distinct blocks, each tier and group counted; those of cleared units until they are swept."""
+        """Distinct blocks kept, each tier and group counted; those of cleared units until they are swept."""
         return sum(map(len, self._layers.values()))
 
     def dump(self, slot: int) -> set[tuple[int, int, int]]:
@@ -250,6 +283,21 @@ class PrefixIndex:
             A match for each unit that holds at least block 0, by slot.
         """
         mask &= self._live
+        sampled = mask & self._sampled_columns
+        if not sampled:
+            return self._walk(hashes, mask)
+        found = self._walk(hashes, mask ^ sampled) if mask != sampled else {}
+        for slot, match in self._walk([hashes[place] for place in PLACES[: samples_in(len(hashes))]], sampled).items():
+            last = SAMPLES[match.blocks - 1]
+            blocks = self._sampled[slot].continued(hashes, last)
+            if match.gpu_blocks == match.blocks:
+                found[slot] = Match(blocks, blocks)
+            else:  # what an engine reported before its agent went missing
+                share = last / match.blocks
+                found[slot] = Match(blocks, int(match.gpu_blocks * share), int(match.cpu_blocks * share))
+        return found
+
+    def _walk(self, hashes: Sequence[int], mask: int) -> dict[int, Match]:
         if len(self._layers) == 1 and (GPU, 0) in self._layers and len(self._group_columns) == 1:
             return self._walk_one(self._layers[(GPU, 0)], hashes, mask)
         return self._walk_layers(hashes, mask)
