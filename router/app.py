@@ -29,6 +29,7 @@ from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
 from router.proving import SETTLE_EVERY_S, Proving
 from router.proxy.data_plane import DataPlane
+from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.request.text import Text
 from router.telemetry.access_log import AccessLog
@@ -172,6 +173,7 @@ class App:
             clock=self.clock,
             vouching=self.vouching,
             texts=self._texts,
+            complete=self._complete,
         )
         runner = web.AppRunner(build_admin(view), access_log=None, handle_signals=False, logger=HTTP_LOG)
         await runner.setup()
@@ -198,6 +200,9 @@ class App:
             return {"ready": "router", "http": url, "admin": url}
         admin_url = await _bound("admin.listen", self.config.admin.listen, lambda: self._listen_admin(runner))
         return {"ready": "router", "http": url, "admin": admin_url}
+
+    async def _complete(self, prompt: Prompt, path: str, body: bytes) -> Prompt:
+        return prompt if self._data_plane is None else await self._data_plane.complete(prompt, path, body)
 
     async def _listen_admin(self, runner: web.AppRunner) -> str:
         host, port = split_address(str(self.config.admin.listen))

@@ -165,10 +165,11 @@ class LimitsConfig(Section):
         250,
         ge=1,
         le=60_000,
-        description="a model without a tokenizer: a prompt that no replica has tokenised by then is placed by load",
+        description="a model without a tokenizer, or a prompt with media at engines with --enable-scale-out: what no "
+        "replica has tokenised by then is placed by load, or by what stands before the media",
     )
     remote_tokenize_requests: int = Field(
-        16, ge=0, le=10_000, description="such prompts at once; one more is placed by load; 0: replicas are never asked"
+        16, ge=0, le=10_000, description="such prompts at once; one more is placed so too; 0: replicas are never asked"
     )
 
 

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from aiohttp import web
@@ -35,6 +35,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.vouching import Vouching
 from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
+from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -91,6 +92,7 @@ class AdminView:
     Attributes:
         not_ready: Why no traffic should come now; empty when it may.
         clock: The fleet's clock, in seconds.
+        complete: Asks a replica about what the reader did not understand, as for a request (prompt, path, body).
     """
 
     fleet: Fleet
@@ -104,6 +106,7 @@ class AdminView:
     clock: Callable[[], float]
     vouching: Vouching = field(default_factory=Vouching)
     texts: ModelTexts = field(default_factory=ModelTexts)
+    complete: Callable[[Prompt, str, bytes], Awaitable[Prompt]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/admin/explain",
         "explain",
         "the decision that an OpenAI body would get now, nothing is sent; "
-        "`?path=` names its endpoint (default: by the body, chat or completions), `?tokens=1` adds its `token_ids`",
+        "`?path=` names its endpoint (default: by the body, chat or completions), `?tokens=1` adds its `token_ids` "
+        "and `media`",
     ),
     Endpoint("GET", "/admin/config", "configuration", "the configuration in force, secrets masked"),
 )
@@ -232,10 +236,13 @@ class Endpoints:
         async with self._explains:
             path = request.query.get("path") or ("/v1/chat/completions" if b'"messages"' in body else "/v1/completions")
             prompt = await asyncio.to_thread(self._view.reader.read, path, body)
+            if self._view.complete is not None:
+                prompt = await self._view.complete(prompt, path, body)
             decision = self._view.placer.explain(prompt, self._view.clock()).to_dict()
             if request.query.get("tokens") == "1":
                 # The caller's own body, so its tokens are no news to the caller.
                 decision["token_ids"] = prompt.token_ids
+                decision["media"] = [asdict(item) for item in prompt.media]
             return _json(decision)
 
     async def configuration(self, request: web.Request) -> web.Response:

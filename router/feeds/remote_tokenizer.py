@@ -1,4 +1,4 @@
-"""Asks a replica's `/tokenize` about prompts of models that the router has no tokenizer for.
+"""Asks a replica about prompts that it alone can tell of: its `/tokenize` or its `/render`.
 
 Network alone: for how long and how many at once is for whoever asks (`router.proxy.remote_reading`).
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import aiohttp
 
 from router.request.reasons import NotUnderstoodError, Reason
-from router.request.remote import PATH, Question
+from router.request.remote import NotServedError, Question
 
 MAX_ANSWER_BYTES = 32 * 2**20
+_NOT_SERVED = (404, 405)
 _HEADERS = {"content-type": "application/json"}
 
 
@@ -37,13 +38,16 @@ class ReplicaTokenizer:
             url: The replica's, http://HOST:PORT.
 
         Raises:
+            NotServedError: It has no such path (404, 405).
             NotUnderstoodError: REMOTE_REFUSED for another status than 200; REMOTE_FAILED when it can't be reached,
                 breaks off or answers without end.
         """
         try:
             async with self._session.post(
-                f"{url}{PATH}", data=question.body, headers=_HEADERS, allow_redirects=False
+                f"{url}{question.path}", data=question.body, headers=_HEADERS, allow_redirects=False
             ) as answer:
+                if answer.status in _NOT_SERVED:
+                    raise NotServedError
                 if answer.status != 200:
                     raise NotUnderstoodError(Reason.REMOTE_REFUSED)
                 body = bytearray()

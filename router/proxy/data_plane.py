@@ -19,6 +19,7 @@ from router.proxy.paths import AllowedPaths
 from router.proxy.pool import EnginePool
 from router.proxy.replies import facts_of, own_outcome, refuse, reply_json
 from router.proxy.seams import Health, Places, Reader, Records
+from router.request.prompt import Prompt
 from router.request.remote import RemoteTokenizer
 from router.request.token_cache import TokenCache
 
@@ -103,6 +104,21 @@ class DataPlane:
             name = listening.getsockname()
             urls.append(f"http://[{name[0]}]:{name[1]}" if ":" in name[0] else f"http://{name[0]}:{name[1]}")
         return urls
+
+    async def complete(self, prompt: Prompt, path: str, body: bytes) -> Prompt:
+        """Return a prompt that was read with what a replica tells of it, where that is of use, as for a request."""
+        told: asyncio.Future[Prompt] = self._loop.create_future()
+
+        def done(prompt: Prompt, _: float) -> None:
+            if not told.done():
+                told.set_result(prompt)
+
+        asked = self.forwarder.prompts.complete(prompt, 0.0, path, body, done)
+        try:
+            return await told
+        finally:
+            if asked is not None:
+                asked.cancel()
 
     def announce_drain(self) -> None:
         """Go on serving, but end each connection with its next answer, so that clients go elsewhere."""

@@ -1,4 +1,4 @@
-"""Where the router has no tokenizer of a model, a replica is asked before the prompt is placed.
+"""What a replica alone can tell of a prompt is asked before it is placed: for want of a tokenizer, or for its media.
 
 The one part of a request's way that is a task: it waits for a network that is not the answer's. Bounded in time and in
 number, since the request waits for it. Whatever goes wrong is a reason to place by load, and is counted.
@@ -13,22 +13,31 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from router.config import LimitsConfig
-from router.fleet.replica import ReplicaState
+from router.fleet.replica import Replica, ReplicaState
 from router.proxy.reading import PromptReading
 from router.proxy.seams import Health, Records
 from router.request.prompt import Prompt
 from router.request.reasons import NotUnderstoodError, Reason
-from router.request.remote import Question, RemoteTokenizer, ids_in, may_ask, question_for, take_answer
+from router.request.remote import (
+    NotServedError,
+    Question,
+    RemoteTokenizer,
+    may_ask,
+    question_for,
+    read_answer,
+    take_answer,
+)
 from router.request.token_cache import TokenCache
 
 INLINE_ANSWER_BYTES = 16 * 2**10
 """Longer answers (some 2,500 ids) are read and hashed in a thread."""
-_RESULTS: dict[Reason | None, str] = {
+RENDER_AGAIN_S = 60.0
+"""A replica without `/render` is asked again after so long: it may be another engine by then."""
+_RESULTS: dict[Reason, str] = {
     Reason.REMOTE_DEADLINE: "deadline",
     Reason.REMOTE_BUSY: "busy",
     Reason.REMOTE_REFUSED: "refused",
     Reason.REMOTE_FAILED: "failed",
-    Reason.INTERNAL: "failed",
 }
 
 _log = logging.getLogger(__name__)
@@ -61,6 +70,7 @@ class RemoteReading:
         self._inline_body_bytes = limits.inline_body_bytes
         self._cache = cache
         self._turn = 0
+        self._renders_from_s: dict[str, float] = {}  # by address: it had no /render, and is left alone until then
         self._asking: set[asyncio.Task[None]] = set()
 
     @property
@@ -83,8 +93,7 @@ class RemoteReading:
         """
         if not self._at_once or not may_ask(prompt, path):
             return None
-        url = self._next_url(prompt.model)
-        if url is None:
+        if not self._able(prompt.model, renders=prompt.reason is Reason.MEDIA):
             return None
         question = None
         if len(body) <= self._inline_body_bytes:
@@ -92,13 +101,12 @@ class RemoteReading:
                 question = question_for(prompt, path, body)
             except Exception:
                 self._broken(prompt)
-            if question is None:
+            if question is None or (question.renders and not self._able(prompt.model, renders=True)):
                 return None
         if len(self._asking) >= self._at_once:
-            prompt.reason = Reason.REMOTE_BUSY
-            self._count(prompt)
+            self._stays(prompt, Reason.REMOTE_BUSY)
             return None
-        task = self._loop.create_task(self._ask(prompt, path, body, url, question, done))
+        task = self._loop.create_task(self._ask(prompt, path, body, question, done))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
         return task
@@ -108,53 +116,63 @@ class RemoteReading:
         for task in self._asking:
             task.cancel()
 
-    def _next_url(self, model: str | None) -> str | None:
-        """Return the address of a ready replica that serves the model, each in its turn."""
+    def _next_url(self, model: str | None, renders: bool) -> str | None:
+        """Return the address of a replica that can tell of the model, each in its turn; None when there is none."""
+        able = self._able(model, renders)
+        if not able:
+            return None
+        self._turn += 1
+        return able[self._turn % len(able)]
+
+    def _able(self, model: str | None, renders: bool) -> list[str]:
+        """Return the addresses of the ready replicas that can tell of the model.
+
+        Of media no replica can tell when engines load the model from different paths: identifiers differ with them.
+        """
         now_s = time.monotonic()
         serving = [
-            replica.url
+            replica
             for replica in self._fleet.replicas.values()
             if model in replica.models and replica.state(now_s) is ReplicaState.READY
         ]
-        if not serving:
-            return None
-        self._turn += 1
-        return serving[self._turn % len(serving)]
+        if renders:
+            if len({_base_root(replica, model) for replica in serving}) > 1:
+                return []
+            self._renders_from_s = {url: at_s for url, at_s in self._renders_from_s.items() if at_s > now_s}
+        return [replica.url for replica in serving if not renders or replica.url not in self._renders_from_s]
 
     async def _ask(
-        self,
-        prompt: Prompt,
-        path: str,
-        body: bytes,
-        url: str,
-        question: Question | None,
-        done: Callable[[Prompt, float], None],
+        self, prompt: Prompt, path: str, body: bytes, question: Question | None, done: Callable[[Prompt, float], None]
     ) -> None:
         begun_s = time.perf_counter()
+        url: str | None = None
         try:
             async with asyncio.timeout(self._deadline_s):
                 if question is None:
                     question = await self._reading.in_thread(lambda _: question_for(prompt, path, body))
                 if question is not None:
-                    answer = await self._tokenizer.ask(url, question)
-                    prompt = await self._complete(prompt, answer)
+                    url = self._next_url(prompt.model, question.renders)
+                if question is not None and url is not None:
+                    prompt = await self._complete(prompt, question, await self._tokenizer.ask(url, question))
+                    self._recorder.remote_tokenized("answered" if prompt.reason is None else "failed")
         except TimeoutError:
-            prompt.reason = Reason.REMOTE_DEADLINE
+            self._stays(prompt, Reason.REMOTE_DEADLINE)  # too late even to ask, perhaps
         except NotUnderstoodError as error:
-            prompt.reason = error.reason
+            if isinstance(error, NotServedError) and question is not None and question.renders and url is not None:
+                self._renders_from_s[url] = time.monotonic() + RENDER_AGAIN_S
+            self._stays(prompt, error.reason)
         except Exception:
             self._broken(prompt)
-        if question is not None or prompt.reason is Reason.REMOTE_DEADLINE:  # too late even to ask
-            self._count(prompt)
+            self._recorder.remote_tokenized("failed")
         done(prompt, time.perf_counter() - begun_s)
 
-    async def _complete(self, prompt: Prompt, answer: bytes) -> Prompt:
+    async def _complete(self, prompt: Prompt, question: Question, answer: bytes) -> Prompt:
         def work(pause: Callable[[], None] | None) -> Prompt:
-            token_ids = ids_in(answer)
-            if token_ids is None:
+            told = read_answer(question, answer)
+            if told is None:
                 raise NotUnderstoodError(Reason.REMOTE_FAILED)
             full = replace(prompt)  # past the deadline the thread must not change what is placed
-            take_answer(full, token_ids, self._cache)
+            take_answer(full, told[0], self._cache, told[1])
             for scheme, lora in self._fleet.namings(full.model):
                 full.chain(scheme, lora, pause)
             return full
@@ -165,8 +183,19 @@ class RemoteReading:
 
     def _broken(self, prompt: Prompt) -> None:
         """A fault of ours must not become the client's."""
-        _log.exception("internal error while asking a replica to tokenise")
-        prompt.reason = Reason.INTERNAL
+        _log.exception("internal error while asking a replica about a prompt")
+        if prompt.reason is not Reason.MEDIA:
+            prompt.reason = Reason.INTERNAL
 
-    def _count(self, prompt: Prompt) -> None:
-        self._recorder.remote_tokenized(_RESULTS.get(prompt.reason, "answered"))
+    def _stays(self, prompt: Prompt, why: Reason) -> None:
+        """Count a prompt that no replica told of. One with media stays what it was: known up to them."""
+        self._recorder.remote_tokenized(_RESULTS[why])
+        if prompt.reason is not Reason.MEDIA:
+            prompt.reason = why
+
+
+def _base_root(replica: Replica, model: str | None) -> str | None:
+    """Return the path that an engine loaded a model, or an adapter's base model, from."""
+    served = replica.models[model] if model is not None else None
+    base = replica.models.get(served.parent) if served is not None and served.parent is not None else served
+    return None if base is None else base.root

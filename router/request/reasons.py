@@ -51,7 +51,7 @@ MEANINGS: dict[Reason, str] = {
     Reason.EMPTY: "the prompt is empty",
     Reason.TOO_LONG: "the rendered prompt is over the size that the router is willing to work on",
     Reason.PROMPT_EMBEDS: "the prompt is given as embeddings",
-    Reason.MEDIA: "the prompt holds images, sound or video: only what stands before the first is known",
+    Reason.MEDIA: "the prompt holds images, sound or video of which no replica told: what stands before is known",
     Reason.ENGINE_STATE: "the prompt continues a response that the engine keeps",
     Reason.SCORING: "how texts are put together for a score depends on the model's architecture",
     Reason.NO_PROMPT: "the engine computes no prompt for this path",

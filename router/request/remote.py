@@ -1,7 +1,10 @@
-"""Where the router has no tokenizer of a model: what to ask a replica's own `/tokenize`, and what its answer means.
+"""What a replica alone can tell of a prompt: what to ask it, and what its answer means.
+
+Where the router has no tokenizer of a model, its own `/tokenize` is asked. Prompts with media, and what `/tokenize` has
+no words for, are for its `/render` paths (`router.request.remote_render`).
 
 The seam only: asking takes a network, and is done by whoever has an event loop (`router.feeds.remote_tokenizer`). A
-request is asked about once, before it is placed; without an answer in time it is placed by load.
+request is asked about once, before it is placed; without an answer in time it is placed by what is known.
 
 `/tokenize` renders a chat as the chat API does, with differences that are made up for here (the chat API has fields
 of its own for the reasoning effort and for documents, which go in as variables, and it alone knows reasoning by its
@@ -16,7 +19,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from router.request import bodies, messages, responses_api
+from router.kv.extra_keys import MediaItem
+from router.request import bodies, messages, remote_render, responses_api
 from router.request.content_format import ContentFormat
 from router.request.endpoints import ENDPOINTS, UNKNOWN, Shape
 from router.request.prompt import Prompt
@@ -26,8 +30,8 @@ from router.request.trail import trail_of_ids
 
 PATH = "/tokenize"
 MAX_IDS = 1 << 21
-_ASKED_FOR = (Reason.NO_TOKENIZER, Reason.NO_TEMPLATE)
-_SHAPES = (Shape.TEXT, Shape.CHAT, Shape.RESPONSES)
+_ASKED_FOR = (Reason.NO_TOKENIZER, Reason.NO_TEMPLATE, Reason.MEDIA)
+_SHAPES = (Shape.TEXT, Shape.CHAT, Shape.RESPONSES, Shape.MESSAGES)
 _ALSO_TEXT = ("input_text", "output_text")
 _SAME_FIELDS = (
     "model",
@@ -44,17 +48,31 @@ class Question:
     """What to send to a replica.
 
     Attributes:
-        body: Of `POST /tokenize`, JSON.
+        body: Of the `POST`, JSON.
+        path: `/tokenize`, or one of `/render`.
     """
 
     body: bytes
+    path: str = PATH
+
+    @property
+    def renders(self) -> bool:
+        """Whether it is about more than ids: only engines with `--enable-scale-out` answer it."""
+        return self.path != PATH
+
+
+class NotServedError(NotUnderstoodError):
+    """The replica has no such path."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason.REMOTE_REFUSED)
 
 
 class RemoteTokenizer(Protocol):
     """Asks replicas. Whoever calls it sets the deadline, by cancelling, and limits how many are asked at once."""
 
     async def ask(self, url: str, question: Question) -> bytes:
-        """Return the body of a replica's answer, for `ids_in`; raises NotUnderstoodError when there is none."""
+        """Return the body of a replica's answer, for `read_answer`; raises NotUnderstoodError when there is none."""
 
 
 def may_ask(prompt: Prompt, path: str) -> bool:
@@ -74,40 +92,59 @@ def question_for(prompt: Prompt, path: str, body: bytes) -> Question | None:
     """
     if not may_ask(prompt, path):
         return None
+    shape = ENDPOINTS.get(path.partition("?")[0], UNKNOWN).shape
     try:
         fields = bodies.parse(body)
-        shape = ENDPOINTS.get(path.partition("?")[0], UNKNOWN).shape
-        if shape is Shape.TEXT:
-            asked = _about_text(fields)
-        elif shape is Shape.CHAT:
-            asked = _about_chat(fields, special=bodies.flag(fields.get("add_special_tokens"), default=False))
-        elif shape is Shape.RESPONSES and fields.get("truncation", "disabled") == "disabled":
-            chat = responses_api.chat_body(fields)
-            if any("tool_calls" in message for message in chat["messages"]):
-                return None  # the chat API gives the fields of a call another order
-            asked = _about_chat({"model": fields.get("model"), **chat}, special=True)
-        else:
-            return None
-        return None if asked is None else Question(orjson.dumps(asked))
+        asked = None if prompt.reason is Reason.MEDIA else _tokenize_body(shape, fields)
+        if asked is not None:
+            return Question(orjson.dumps(asked))
+        rendered = remote_render.question(shape, fields, len(body))
+        return None if rendered is None else Question(*rendered)
     except (NotUnderstoodError, TypeError, orjson.JSONEncodeError):
         return None
 
 
-def take_answer(prompt: Prompt, token_ids: list[int], cache: TokenCache | None = None) -> None:
+def _tokenize_body(shape: Shape, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the body for `/tokenize` that gets the prompt's ids; None where there is none.
+
+    Raises:
+        NotUnderstoodError: BAD_REQUEST: the engine will refuse it anyway.
+    """
+    try:
+        if shape is Shape.TEXT:
+            return _about_text(fields)
+        if shape is Shape.CHAT:
+            return _about_chat(fields, special=bodies.flag(fields.get("add_special_tokens"), default=False))
+        if shape is Shape.RESPONSES and fields.get("truncation", "disabled") == "disabled":
+            chat = responses_api.chat_body(fields)
+            if any("tool_calls" in message for message in chat["messages"]):
+                return None  # the chat API gives the fields of a call another order
+            return _about_chat({"model": fields.get("model"), **chat}, special=True)
+    except NotUnderstoodError as error:
+        if error.reason is not Reason.MEDIA:
+            raise
+    return None
+
+
+def take_answer(
+    prompt: Prompt, token_ids: list[int], cache: TokenCache | None = None, media: tuple[MediaItem, ...] = ()
+) -> None:
     """Put the ids that a replica answered into a prompt.
 
     Args:
         prompt: What was asked about.
         token_ids: The answer.
         cache: Where its chain is kept; None: nowhere.
+        media: The items among them.
     """
     if not token_ids:
         prompt.reason = Reason.EMPTY
         return
     prompt.token_ids = token_ids
     prompt.tokens = len(token_ids)
+    prompt.media = media
     prompt.reason = None
-    prompt.trail = None if cache is None else trail_of_ids(token_ids, cache)
+    prompt.trail = None if cache is None or media else trail_of_ids(token_ids, cache)
 
 
 def ids_in(answer: bytes) -> list[int] | None:
@@ -118,6 +155,14 @@ def ids_in(answer: bytes) -> list[int] | None:
         return None
     tokens = fields.get("tokens")
     return bodies.token_ids(tokens) if isinstance(tokens, list) and len(tokens) <= MAX_IDS else None
+
+
+def read_answer(question: Question, answer: bytes) -> tuple[list[int], tuple[MediaItem, ...]] | None:
+    """Return the ids in the body of an answer, and the media among them; None when it holds none that are usable."""
+    if question.renders:
+        return remote_render.answer(answer, MAX_IDS)
+    token_ids = ids_in(answer)
+    return None if token_ids is None else (token_ids, ())
 
 
 def _about_text(fields: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -134,7 +179,7 @@ def _about_chat(fields: Mapping[str, Any], special: bool) -> dict[str, Any] | No
     given = fields.get("chat_template_kwargs")
     if not isinstance(given, (dict, type(None))) or fields.get("truncate_prompt_tokens") is not None:
         return None
-    messages.conversation(fields.get("messages"), ContentFormat.STRING)  # media would be fetched twice
+    messages.conversation(fields.get("messages"), ContentFormat.STRING)  # of media /tokenize tells too little
     variables = dict(given or {})
     effort = fields.get("reasoning_effort")
     if effort is not None:

@@ -70,8 +70,9 @@ METRICS: tuple[MetricSpec, ...] = (
     _histogram("tokenize_seconds", "To render and tokenise a prompt.", SHORT_SECONDS),
     _counter(
         "remote_tokenize",
-        "Prompts that a replica was to tokenise, for want of a tokenizer in the router, by result: `answered`; placed "
-        "by load: `deadline`, `busy` (too many at once), `refused` (not 200), `failed` (no connection, odd answer).",
+        "Prompts that a replica was asked about, for want of a tokenizer in the router or for their media, by result: "
+        "`answered`; placed by load, or by what stands before the media: `deadline`, `busy` (too many at once), "
+        "`refused` (not 200), `failed` (no connection, odd answer).",
         "result",
     ),
     _counter("decisions", "Placements, by policy.", "policy"),

@@ -216,3 +216,97 @@ async def test_a_template_that_the_client_brings_is_never_rendered_on_the_loop(
     reading(refusing)
     assert (await refusing.ask(wire.post(body))).status == 200
     assert threads == [True, False, False]
+
+
+PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}, "uuid": "p-1"}]}
+PICTURED = json.dumps({"model": "tiny", "messages": [PICTURE], "max_tokens": 1}).encode()
+
+
+def rendering(wire: Any, status: int = 200) -> Any:
+    """An engine that renders prompts of 100 tokens, of which 60 are a picture, or answers another status to that."""
+
+    async def behave(asked: Any, writer: asyncio.StreamWriter) -> None:
+        if not asked.line.startswith("POST /v1/chat/completions/render "):
+            writer.write(wire.ok())
+        elif status != 200:
+            writer.write(f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode())
+        else:
+            places = {"image": [{"offset": 20, "length": 60}]}
+            features = {"mm_hashes": {"image": ["p-1"]}, "mm_placeholders": places}
+            writer.write(wire.ok(json.dumps({"token_ids": IDS, "features": features}).encode()))
+
+    return behave
+
+
+def renderings(engine: Any) -> list[Any]:
+    return [json.loads(asked.body) for asked in engine.asked if "/render" in asked.line]
+
+
+@pytest.mark.parametrize("inline_body_bytes", [0, 4_096], ids=["in threads", "on the loop"])
+async def test_media_are_placed_by_the_engines_rendering(
+    harness: Any, engine: Any, wire: Any, remote: Any, inline_body_bytes: int
+) -> None:
+    """The second of two equal chats with a picture is predicted to its last whole block; the picture is hashed."""
+    engines = [await engine(rendering(wire)) for _ in range(3)]
+    limits = {"inline_body_bytes": inline_body_bytes, "remote_tokenize_deadline_ms": 10_000}
+    item = without_tokenizer(await harness(*engines, remote=remote, limits=limits))
+    first, second = [await item.ask(wire.post(PICTURED)) for _ in range(2)]
+    assert second.one("x-warmroute-replica") == first.one("x-warmroute-replica")
+    assert (first.one("x-warmroute-matched-tokens"), second.one("x-warmroute-matched-tokens")) == ("0", "96")
+    assert (reasons(item), item.notes.remote) == ([None, None], ["answered", "answered"])
+    other = json.dumps({"model": "tiny", "prompt": IDS, "max_tokens": 1}).encode()
+    assert (await item.ask(wire.post(other, COMPLETIONS))).one("x-warmroute-matched-tokens") == "16"
+    item.assert_accounted()
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_replica_that_does_not_render_is_left_alone(
+    harness: Any, engine: Any, wire: Any, remote: Any, status: int
+) -> None:
+    """It is asked once, then for a minute no more: what stands before the media is known, and that is counted."""
+    one = await engine(rendering(wire, status))
+    item = await harness(one, remote=remote, limits={"remote_tokenize_deadline_ms": 10_000})
+    item.reader.read = lambda *args: known_to_the_picture()
+    for _ in range(3):
+        assert (await item.ask(wire.post(PICTURED))).status == 200
+    assert len(renderings(one)) == 1
+    assert (reasons(item), item.notes.remote) == ([Reason.MEDIA] * 3, ["refused"])
+    assert [decision.matched_tokens for decision in item.notes.decisions] == [0, 32, 32]
+
+
+def known_to_the_picture() -> Any:
+    """A prompt as the reader has it of which 40 tokens stand before the first medium."""
+    prompt = PromptReader(lambda _: None).facts("/v1/chat/completions", PICTURED)
+    prompt.token_ids, prompt.tokens, prompt.reason = IDS[:40], 500, Reason.MEDIA
+    return prompt
+
+
+async def test_a_rendering_that_comes_too_late_leaves_what_is_known(
+    harness: Any, engine: Any, wire: Any, remote: Any
+) -> None:
+    """The deadline is counted, and the request placed by the tokens before the media."""
+
+    async def hang(asked: Any, writer: asyncio.StreamWriter) -> None:
+        if "/render" in asked.line:
+            await asyncio.Event().wait()
+        writer.write(wire.ok())
+
+    one = await engine(hang)
+    item = await harness(one, remote=remote, limits={"remote_tokenize_deadline_ms": 50})
+    item.reader.read = lambda *args: known_to_the_picture()
+    for _ in range(2):
+        assert (await item.ask(wire.post(PICTURED))).status == 200
+    assert (reasons(item), item.notes.remote) == ([Reason.MEDIA] * 2, ["deadline"] * 2)
+    assert [decision.matched_tokens for decision in item.notes.decisions] == [0, 32]
+
+
+async def test_engines_that_load_a_model_from_several_paths_are_not_asked_about_media(
+    harness: Any, engine: Any, wire: Any, remote: Any
+) -> None:
+    """The path is part of a picture's identifier: what one answers would not hold at the other."""
+    one, two = [await engine(rendering(wire)) for _ in range(2)]
+    item = without_tokenizer(await harness(one, remote=remote, limits={"remote_tokenize_deadline_ms": 10_000}))
+    item.announce(two, "two", root="/elsewhere/tiny")
+    assert (await item.ask(wire.post(PICTURED))).status == 200
+    assert renderings(one) == renderings(two) == []
+    assert reasons(item) == [Reason.NO_TOKENIZER]

@@ -79,18 +79,32 @@ def test_about_responses() -> None:
     [
         (COMPLETION, {"prompt": [1, 2]}),
         (COMPLETION, {"prompt": "x", "truncate_prompt_tokens": 5}),
-        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
         (CHAT, {"messages": "x"}),
-        (CHAT, {"messages": [USER], "chat_template_kwargs": "x"}),
-        (RESPONSES, {"input": "x", "truncation": "auto"}),
-        (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}),
         ("/v1/embeddings", {"input": "x"}),
         ("/tokenize", {"prompt": "x"}),
     ],
 )
 def test_nothing_to_ask(path: str, fields: dict[str, Any]) -> None:
-    """What `/tokenize` can't tell, or needs not, is not asked."""
+    """What neither `/tokenize` nor a rendering can tell, or needs not, is not asked."""
     assert _ask(path, **fields) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"messages": [USER], "truncate_prompt_tokens": 5}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
+        (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}),
+        ("/v1/messages", {"messages": [USER], "max_tokens": 1}),
+    ],
+)
+def test_what_tokenize_has_no_words_for(path: str, fields: dict[str, Any]) -> None:
+    """The engine's rendering is asked about it, in the client's own words, without what it refuses or need not make."""
+    body = json.dumps({"model": "m", "stream": True, "use_beam_search": False, **fields}).encode()
+    question = question_for(NONE.read(path, body), path, body)
+    assert question is not None
+    assert question.path == f"{path}/render"
+    assert json.loads(question.body) == {"model": "m", **fields, "mm_payload": "none"}
 
 
 def test_prompts_that_are_understood_are_not_asked_about() -> None:
