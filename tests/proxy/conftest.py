@@ -326,16 +326,9 @@ class Harness:
         self.port = port
         self.clients: list[Client] = []
 
-    def announce(
-        self,
-        engine: Engine,
-        replica_id: str,
-        ranks: int = 1,
-        models: tuple[str, ...] = ("tiny",),
-        root: str | None = None,
-    ) -> None:
+    def announce(self, engine: Engine, replica_id: str, ranks: int = 1, models: tuple[str, ...] = ("tiny",)) -> None:
         units = tuple(UnitFacts(f"{replica_id}/{r}", r, SCHEME, Trust.APPROXIMATE, 1_000) for r in range(ranks))
-        served = tuple(ServedModel(name, root or f"/models/{name}", None, 4_096) for name in models)
+        served = tuple(ServedModel(name, f"/models/{name}", None, 4_096) for name in models)
         self.fleet.announce(ReplicaFacts(replica_id, engine.url, "static", served, units), time.monotonic())
 
     async def client(self) -> Client:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from router.feeds.remote_tokenizer import ReplicaTokenizer, open_session
+from router.fleet.facts import ServedModel
 from router.request.reader import PromptReader
 from router.request.reasons import Reason
 
@@ -306,7 +307,8 @@ async def test_engines_that_load_a_model_from_several_paths_are_not_asked_about_
     """The path is part of a picture's identifier: what one answers would not hold at the other."""
     one, two = [await engine(rendering(wire)) for _ in range(2)]
     item = without_tokenizer(await harness(one, remote=remote, limits={"remote_tokenize_deadline_ms": 10_000}))
-    item.announce(two, "two", root="/elsewhere/tiny")
+    item.announce(two, "two")
+    item.fleet.replicas["two"].models["tiny"] = ServedModel("tiny", "/elsewhere/tiny")
     assert (await item.ask(wire.post(PICTURED))).status == 200
     assert renderings(one) == renderings(two) == []
     assert reasons(item) == [Reason.NO_TOKENIZER]
