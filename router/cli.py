@@ -33,6 +33,7 @@ COMMANDS: dict[str, Command] = {
     "router": Command("router.supervisor", "router", "the load balancer"),
     "agent": Command("replica.agent.command", "agent", "publishes what a vLLM replica has cached"),
     "simengine": Command("replica.simengine.command", "sim", "a simulated vLLM replica"),
+    "simulate": Command("router.tools.simulate", "sim", "what each policy gives on a trace, in virtual time"),
     "chain": Command("router.tools.chain", "router", "what the router makes of a request: tokens and block hashes"),
     "doctor": Command("router.tools.doctor", "router", "what is wrong with a router or an engine, what to type"),
 }

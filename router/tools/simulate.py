@@ -1,0 +1,95 @@
+"""`warmroute simulate`: what each policy gives on a trace, in virtual time, with the router's own placement code.
+
+Replicas are simulated too: `serial` computes one prompt after the other (the model of published simulations), `batched`
+is the simulated engine's own core (continuous batching, paged blocks). Policies are the router's own, and other
+routers' rules with their published defaults.
+
+The router's policies but `cost`, and all rules of others, know what no router can: what each engine has yet to compute,
+to the token. `cost` hears what a router hears. `--knowledge` changes that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from router.config import POLICIES
+from router.tools.simulation.figures import Row, shared_cache_hit_rate
+from router.tools.simulation.output import Progress, show, write_html
+from router.tools.simulation.peers import PEERS
+from router.tools.simulation.plan import check
+from router.tools.simulation.policies import simulate
+from router.tools.simulation.run import ENGINES
+from router.tools.simulation.trace import asked_blocks, read_trace
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `warmroute simulate`."""
+    add = parser.add_argument
+    add("--trace", required=True, type=Path, metavar="FILE", help="requests in Mooncake's format, one JSON a line")
+    add("--replicas", required=True, type=int, metavar="N", help="engines, 1 to 1000")
+    add("--blocks", required=True, type=int, metavar="N", help="blocks of each engine's cache, 1 or more")
+    add("--block-tokens", type=int, default=512, metavar="N", help="tokens a block, as in the trace (default: 512)")
+    add("--engine", choices=list(ENGINES), default="serial", help="model of an engine (default: serial)")
+    add(
+        "--prefill-tokens-per-s",
+        default="8000",
+        metavar="X[,X...]",
+        help="prompt tokens an engine computes in a second (default: 8000); several: replicas take them in turn",
+    )
+    add("--decode-step-s", type=float, default=0.025, metavar="Y", help="seconds a token of an answer (default: 0.025)")
+    add(
+        "--policy",
+        required=True,
+        metavar="NAME[,NAME...]",
+        help=f"the router's own: {', '.join(POLICIES)}; others': {', '.join(PEERS)}",
+    )
+    add("--speed", type=float, default=1.0, metavar="F", help="the trace's requests come F times as fast (default: 1)")
+    add(
+        "--knowledge",
+        choices=["default", "router", "exact"],
+        default="default",
+        help="what the router's own policies know: `router` what a router hears, `exact` the engines' remaining work; "
+        "default: `router` for cost, `exact` for the others",
+    )
+    add("--approximate", action="store_true", help="engines announce no blocks: routers remember what they sent where")
+    add("--routers", type=int, default=1, metavar="N", help="routers that share the traffic, 1 to 64 (default: 1)")
+    add("--event-delay-s", type=float, default=0.02, metavar="S", help="from block to index, seconds (default: 0.02)")
+    add("--event-loss-share", type=float, default=0.0, metavar="P", help="announcements lost, 0 to 1 (default: 0)")
+    add(
+        "--weight",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a key of `placement.weights`, or of `placement` itself; several times",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="of all chance (default: 0)")
+    add("--ttft-objective-s", type=float, default=2.0, metavar="S", help="goodput: TTFT at most (default: 2)")
+    add("--itl-objective-s", type=float, default=0.05, metavar="S", help="goodput: mean ITL at most (default: 0.05)")
+    add("--html", type=Path, metavar="FILE", help="write a page with the table and plots")
+    add("--json", action="store_true", help="last line: the rows as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate every policy; 0.
+
+    Raises:
+        ConfigurationError: When an option or the trace can't be used.
+    """
+    plan = check(args)
+    sessions = read_trace(args.trace, args.block_tokens, args.speed)
+    bound = shared_cache_hit_rate(asked_blocks(sessions), sum(shape.num_blocks for shape in plan.shapes))
+    rows: list[Row] = []
+    with Progress(len(plan.policies) * sum(len(session.turns) for session in sessions)) as progress:
+        for policy in plan.policies:
+            progress.now(policy)
+            rows.append(simulate(plan, policy, sessions, on_job=progress.step))
+    show(rows, bound, Console())
+    if args.html is not None:
+        write_html(args.html, rows, bound)
+    if args.json:
+        print(json.dumps({"rows": [row.to_dict() for row in rows], "bound_hit_rate": round(bound, 4)}))
+    return 0

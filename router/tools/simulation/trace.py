@@ -1,0 +1,81 @@
+"""Sessions from a recorded trace, in Mooncake's format: one JSON object a line.
+
+    {"timestamp": 27000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}
+
+`timestamp` is in milliseconds, lengths are tokens, and `hash_ids` names the prompt's blocks (512 tokens each there):
+equal leading names are a shared prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from router.errors import ConfigurationError, Problem
+from router.tools.simulation.requests import Session, Turn
+
+MAX_PROBLEMS = 10
+"""Bad lines that are listed; a file of another format would fill the screen."""
+FIELDS = {"timestamp": 0, "input_length": 1, "output_length": 0}
+"""Numbers that a line must have, with the least that they may be."""
+
+
+def read_trace(path: Path, block_tokens: int, speed: float = 1.0) -> list[Session]:
+    """Read a trace.
+
+    Args:
+        block_tokens: Tokens of a block, 1 or more.
+        speed: Over 0; at 2 the requests come twice as fast.
+
+    Raises:
+        ConfigurationError: The file can't be read, or lines of it are no requests: all of these, up to a limit.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigurationError([Problem("--trace", f"{path}: {error.strerror}", "a file that can be read")]) from None
+    sessions, problems = [], []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            sessions.append(_session(orjson.loads(line), block_tokens, speed))
+        except ValueError as error:
+            remedy = '{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [names]}'
+            problems.append(Problem(f"{path}:{number}", str(error), remedy))
+            if len(problems) == MAX_PROBLEMS:
+                break
+    if not sessions and not problems:
+        problems.append(Problem("--trace", f"{path} holds no requests", "one JSON object a line"))
+    if problems:
+        raise ConfigurationError(problems)
+    return sorted(sessions, key=lambda session: session.start_s)
+
+
+def _session(line: Any, block_tokens: int, speed: float) -> Session:
+    if not isinstance(line, dict):
+        raise ValueError("not a JSON object")
+    for name, least in FIELDS.items():
+        value = line.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            raise ValueError(f"{name} must be a number of at least {least}, not {str(value)[:40]}")
+    names = line.get("hash_ids")
+    if not isinstance(names, list) or not all(type(name) is int for name in names):
+        raise ValueError("hash_ids must be a list of whole numbers")
+    prompt_tokens = int(line["input_length"])
+    if not prompt_tokens // block_tokens <= len(names) <= -(-prompt_tokens // block_tokens):
+        raise ValueError(
+            f"{len(names)} hash_ids do not fit {prompt_tokens} tokens in blocks of {block_tokens} (`--block-tokens`)"
+        )
+    turn = Turn(prompt_tokens, max(1, int(line["output_length"])), tuple(names))
+    return Session(line["timestamp"] / 1_000 / speed, (turn,))
+
+
+def asked_blocks(sessions: list[Session]) -> Iterator[tuple[int, ...]]:
+    """Yield the prompts' blocks in the order of arrival, as far as that is known beforehand."""
+    for session in sessions:
+        for turn in session.turns:
+            yield turn.blocks

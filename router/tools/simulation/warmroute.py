@@ -1,0 +1,195 @@
+"""The router's own placement as a rule: the very same code, in virtual time.
+
+Each router has its own fleet, index and ledgers, fed with what it would hear: events after a delay, and first tokens of
+its own requests. Under `exact` knowledge the ledgers are replaced by the engines' own remaining work: what published
+simulations give to every rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from router.config import PlacementConfig
+from router.fleet.facts import EngineLoad, ReplicaFacts, Trust, UnitFacts
+from router.fleet.fleet import Fleet
+from router.fleet.ledger import UnitLoad
+from router.fleet.replica import Unit
+from router.index.approximate import ApproximateMemory
+from router.index.expected import ExpectedBlocks
+from router.index.prefix_index import PrefixIndex
+from router.kv.extra_keys import Lora
+from router.kv.schemes import HashAlgorithm, Scheme
+from router.placement import Placement, Placer
+from router.request.prompt import Kind, Prompt
+from router.scheduling.decision import Outcome
+from router.tools.simulation.engine import Engine
+from router.tools.simulation.requests import Job
+from router.tools.simulation.timeline import Timeline
+
+LOAD_EVERY_S = 0.5
+"""How often engines' own figures reach the routers."""
+
+
+@dataclass(slots=True)
+class NamedPrompt(Prompt):
+    """A prompt whose blocks have names already."""
+
+    names: list[int] = dataclasses.field(default_factory=list)
+
+    def chain(self, scheme: Scheme, lora: Lora | None, pause: object = None) -> list[int]:
+        """Return the names of its whole blocks."""
+        return self.names
+
+
+class ExactLoad(UnitLoad):
+    """A ledger that asks the engine: more than a router can know."""
+
+    __slots__ = ("engine",)
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.shape.prefill_tokens_per_s)
+        self.engine = engine
+
+    def backlog_tokens(self, now_s: float) -> float:
+        """Prompt tokens that the engine has yet to compute."""
+        return self.engine.remaining_tokens()
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What routers hear of engines, and how late.
+
+    Attributes:
+        exact: Ledgers are the engines' own remaining work, and blocks are known at once.
+        events: Whether engines announce blocks; without, routers remember what they sent where.
+        event_delay_s: From a block's storing to the index.
+        event_loss_share: Share of announcements that are lost for ever, 0 to 1.
+    """
+
+    exact: bool = False
+    events: bool = True
+    event_delay_s: float = 0.02
+    event_loss_share: float = 0.0
+
+
+class Router:
+    """One router's state and placement."""
+
+    def __init__(self, config: PlacementConfig, hearing: Hearing, rng: Random) -> None:
+        self._hearing = hearing
+        self.index = PrefixIndex()
+        self.approximate = ApproximateMemory(self.index)
+        self.fleet = Fleet(prefill_tokens_per_s=config.prefill_tokens_per_s, on_unit_withdrawn=self._withdrawn)
+        self.placer = Placer(
+            self.fleet, self.index, ExpectedBlocks(), self.approximate, config, rng, unix_time=lambda: 0.0
+        )
+
+    def _withdrawn(self, unit: Unit) -> None:
+        self.approximate.drop(unit.slot)
+        self.index.clear(unit.slot)
+
+    def joined(self, replica: int, engine: Engine, now_s: float) -> None:
+        """A replica is announced."""
+        trust = Trust.EXACT if self._hearing.events else Trust.APPROXIMATE
+        scheme = Scheme(HashAlgorithm.SHA256_CBOR, engine.shape.block_tokens)
+        name = _name(replica)
+        unit = UnitFacts(name, 0, scheme, trust, engine.shape.num_blocks)
+        self.fleet.announce(ReplicaFacts(name, f"http://{name}:8000", "redis", (), (unit,)), now_s)
+        if self._hearing.exact:
+            self.fleet.units[name].in_flight = ExactLoad(engine)
+
+    def unit(self, replica: int) -> Unit | None:
+        """Return a replica's unit; None when it has left."""
+        return self.fleet.unit(_name(replica))
+
+
+class OwnPlacement:
+    """See `Rule`: one or more routers that share the traffic evenly."""
+
+    def __init__(self, config: PlacementConfig, hearing: Hearing, routers: int, timeline: Timeline, seed: int) -> None:
+        self.engines: dict[int, Engine] = {}
+        self._hearing = hearing
+        self._timeline = timeline
+        self._chance = Random(f"{seed}/routers")
+        self.routers = [Router(config, hearing, Random(f"{seed}/router/{index}")) for index in range(routers)]
+        self._placed: dict[Job, tuple[Router, Placement]] = {}
+        self._load_due_s = 0.0
+
+    def joined(self, replica: int, engine: Engine) -> None:
+        """See `Rule`."""
+        self.engines[replica] = engine
+        for router in self.routers:
+            router.joined(replica, engine, self._timeline.now_s)
+
+    def left(self, replica: int) -> None:
+        """See `Rule`."""
+        del self.engines[replica]
+        for router in self.routers:
+            router.fleet.withdraw(_name(replica))
+
+    def place(self, job: Job) -> int:
+        """See `Rule`."""
+        now_s = self._timeline.now_s
+        if now_s >= self._load_due_s:
+            self._report_load(now_s)
+        router = self.routers[0] if len(self.routers) == 1 else self._chance.choice(self.routers)
+        turn = job.turn
+        engine = next(iter(self.engines.values()))
+        names = list(turn.blocks[: turn.prompt_tokens // engine.shape.block_tokens])
+        prompt = NamedPrompt(Kind.CHAT, None, True, None, turn.prompt_tokens, names=names)
+        placement = router.placer.place(prompt, str(job.number), now_s)
+        self._placed[job] = router, placement
+        return int(placement.replica.replica_id)
+
+    def stored(self, replica: int, blocks: Sequence[int]) -> None:
+        """See `Rule`."""
+        self._announce(replica, blocks, True)
+
+    def removed(self, replica: int, blocks: Iterable[int]) -> None:
+        """See `Rule`."""
+        self._announce(replica, blocks, False)
+
+    def first_token(self, job: Job) -> None:
+        """See `Rule`."""
+        router, placement = self._placed[job]
+        router.placer.first_token(placement, self._timeline.now_s)
+
+    def finished(self, job: Job) -> None:
+        """See `Rule`."""
+        outcome = Outcome(200, None, job.turn.prompt_tokens, job.cached_tokens, job.turn.output_tokens, job.ttft_s, 0.0)
+        self._end(job, outcome)
+
+    def lost(self, job: Job) -> None:
+        """See `Rule`."""
+        self._end(job, Outcome(None, "upstream_broken", None, None, None, None, 0.0))
+
+    def _end(self, job: Job, outcome: Outcome) -> None:
+        router, placement = self._placed.pop(job)
+        router.placer.finish(placement, self._timeline.now_s, outcome)
+
+    def _announce(self, replica: int, blocks: Iterable[int], stored: bool) -> None:
+        hearing = self._hearing
+        if hearing.exact:
+            self._hear(replica, blocks, stored)
+        elif hearing.events and not (hearing.event_loss_share and self._chance.random() < hearing.event_loss_share):
+            self._timeline.at(self._timeline.now_s + hearing.event_delay_s, self._hear, replica, blocks, stored)
+
+    def _hear(self, replica: int, blocks: Iterable[int], stored: bool) -> None:
+        for router in self.routers:
+            unit = router.unit(replica)
+            if unit is not None:
+                (router.index.store if stored else router.index.remove)(unit.slot, blocks)
+
+    def _report_load(self, now_s: float) -> None:
+        self._load_due_s = now_s + LOAD_EVERY_S
+        for replica, engine in self.engines.items():
+            load = EngineLoad(engine.running, 0, 0.0, now_s)
+            for router in self.routers:
+                router.fleet.report_load(_name(replica), load)
+
+
+def _name(replica: int) -> str:
+    return f"{replica:04d}"
