@@ -51,11 +51,11 @@ def test_all_turns_are_answered_though_replicas_are_lost(engine, rule) -> None:
             assert job.arrived_s == pytest.approx(ends[start_s, index - 1].finished_s + 0.5)
 
 
-def test_a_router_without_requests_in_flight_has_none_on_its_books(engine="batched") -> None:
+def test_a_router_without_requests_in_flight_has_none_on_its_books() -> None:
     """After the last answer every ledger is empty, the lost replicas' too."""
     timeline = Timeline()
     rule = OwnPlacement(PlacementConfig(), Hearing(), 2, timeline, 0)
-    Run(FleetPlan(engine, [SHAPE, SHAPE], [Change(0.3, 1, joins=False)]), timeline, rule).run(_sessions())
+    Run(FleetPlan("batched", [SHAPE, SHAPE], [Change(0.3, 1, joins=False)]), timeline, rule).run(_sessions())
     for router in rule.routers:
         assert [unit.in_flight.requests for unit in router.fleet.units.values()] == [0]
 
