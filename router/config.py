@@ -9,10 +9,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from router.config_section import PositiveSeconds, Section
+from router.config_tenants import IsolationConfig, TenantConfig, UpstreamConfig
 from router.kv.addresses import check_allow, check_engine_url, check_host_name, normalised_url
 from router.kv.redis_url import check_redis_url
 
@@ -48,15 +50,6 @@ POLICIES = (
     "random",
 )
 Policy = Literal["cost", "longest-prefix", "least-loaded", "consistent-hash", "power-of-two", "round-robin", "random"]
-PositiveSeconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys are mistakes, values do not change after loading."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True, coerce_numbers_to_str=True
-    )
 
 
 class ModelConfig(Section):
@@ -168,6 +161,19 @@ class LimitsConfig(Section):
         description="a model without a tokenizer, or a prompt with media at engines with --enable-scale-out: what no "
         "replica has tokenised by then is placed by load, or by what stands before the media",
     )
+    max_in_flight: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="requests of this router at one replica at once; when all are full, requests wait in a queue; "
+        "0: no limit",
+    )
+    queue_requests: int = Field(
+        1_000, ge=0, le=1_000_000, description="requests that wait for a replica; one more is refused; 0: none waits"
+    )
+    assumed_answer_tokens: int = Field(
+        256, ge=0, le=10**6, description="tokens reserved for the answer of a request without a limit of its own"
+    )
     remote_tokenize_requests: int = Field(
         16, ge=0, le=10_000, description="such prompts at once; one more is placed so too; 0: replicas are never asked"
     )
@@ -189,10 +195,17 @@ class RetryConfig(Section):
         description="an engine's answer with one of these says that it did not take the request: another replica is "
         "tried, and the last one's answer passes through",
     )
+    budget_share: float = Field(
+        0.1, ge=0, le=1, description="of all requests, so many may be sent again elsewhere; a router out of it gives up"
+    )
+    budget_reserve: int = Field(
+        100, ge=0, le=100_000, description="retries that may come at once, beyond the share; refilled by 10 a second"
+    )
     eject_after: int = Field(3, ge=1, le=1_000, description="failures in a row that eject a replica")
     eject_s: PositiveSeconds = Field(
-        10.0, description="seconds an ejected replica is left alone before a probe request"
+        10.0, description="seconds an ejected replica is left alone before a probe request; doubled by each that fails"
     )
+    eject_max_s: PositiveSeconds = Field(60.0, description="but never longer than this (or `eject_s`, if longer)")
 
 
 class TimeoutsConfig(Section):
@@ -203,6 +216,7 @@ class TimeoutsConfig(Section):
         60.0, description="for a client to send its headers, and between parts of its body"
     )
     first_byte_s: PositiveSeconds = Field(600.0, description="until a replica starts to answer")
+    queue_s: PositiveSeconds = Field(30.0, description="a request waits in the queue for so long at most")
     total_s: PositiveSeconds = Field(3_600.0, description="for a request as a whole")
     keepalive_s: PositiveSeconds = Field(75.0, description="an idle client connection stays open")
     upstream_idle_s: PositiveSeconds = Field(
@@ -287,6 +301,13 @@ class RouterConfig(Section):
     retry: RetryConfig = Field(default_factory=RetryConfig)  # type: ignore[arg-type]
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)  # type: ignore[arg-type]
     paths: tuple[str, ...] = Field(DEFAULT_PATHS, description="paths that clients may use; all others are 404")
+    tenants: tuple[TenantConfig, ...] | None = Field(
+        None,
+        description="who may send requests: a list, or a file that holds one; none: anyone may, and API keys pass on",
+    )
+    tenants_file: Path | None = Field(None, description="file that holds the list (or write its name as `tenants`)")
+    isolation: IsolationConfig = Field(default_factory=IsolationConfig)  # type: ignore[arg-type]
+    upstream: UpstreamConfig = Field(default_factory=UpstreamConfig)  # type: ignore[arg-type]
     registration: RegistrationConfig = Field(default_factory=RegistrationConfig)  # type: ignore[arg-type]
     admin: AdminConfig = Field(default_factory=AdminConfig)  # type: ignore[arg-type]
     log: LogConfig = Field(default_factory=LogConfig)  # type: ignore[arg-type]

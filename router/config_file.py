@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from router.config import ModelConfig, RouterConfig, is_loopback, split_address
+from router.config_tenants import tenant_problems
 from router.config_yaml import YamlError, read_yaml
 from router.errors import ConfigurationError, Problem
 from router.kv.addresses import normalised_url
@@ -20,6 +21,8 @@ from router.kv.addresses import normalised_url
 LOG = logging.getLogger("warmroute.config")
 PREFIX = "WARMROUTE_"
 AGENTS_PREFIX = "WARMROUTE_AGENT_"
+SECRETS = (("admin", "token"), ("registration", "secret"), ("isolation", "secret"), ("upstream", "api_key"))
+"""Keys that hold secrets: each may be a file (`..._file`), and none is ever shown."""
 _OF_A_SERVICE = re.compile(r"WARMROUTE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT.*|PORT.*)|WARMROUTE_PORT.*")
 """What Kubernetes sets in every pod beside a Service whose name begins with warmroute."""
 ModelsCheck = Callable[[Sequence[tuple[int, ModelConfig]]], list[Problem]]
@@ -30,7 +33,7 @@ def load(path: Path, environ: Mapping[str, str] | None = None, check_models: Mod
     """Read the file, lay the environment over it, and check everything.
 
     `WARMROUTE_PLACEMENT__POLICY=random` sets `placement.policy`. The value of a key that holds text is taken as it
-    stands, any other is YAML. Secrets may be files (`admin.token_file`, `registration.secret_file`).
+    stands, any other is YAML. Secrets may be files (`admin.token_file`, `registration.secret_file`...).
 
     Raises:
         ConfigurationError: With every problem found.
@@ -61,12 +64,13 @@ def parse(data: dict[str, Any], environ: Mapping[str, str], check_models: Models
     """
     problems = _overlay_environment(data, environ)
     problems += _read_secret_files(data)
+    problems += _read_tenants(data)
     config = None
     try:
         config = RouterConfig.model_validate(data)
     except ValidationError as error:
         problems += _problems_of(error)
-    problems += [*_nowhere_to_send(data), *_named_twice(data), *_public_admin(data)]
+    problems += [*_nowhere_to_send(data), *_named_twice(data), *_public_admin(data), *_tenant_problems(data)]
     if check_models is not None:
         problems += check_models(list(_valid_models(data)))
     if problems or config is None:
@@ -126,7 +130,7 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 def _read_secret_files(data: dict[str, Any]) -> list[Problem]:
     problems: list[Problem] = []
-    for section, key in (("admin", "token"), ("registration", "secret")):
+    for section, key in SECRETS:
         part = data.get(section)
         if not isinstance(part, dict) or part.get(f"{key}_file") is None:
             continue
@@ -141,6 +145,41 @@ def _read_secret_files(data: dict[str, Any]) -> list[Problem]:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             problems.append(Problem(path, f"can't read {file}: {reason}", "name a readable file"))
     return problems
+
+
+def _read_tenants(data: dict[str, Any]) -> list[Problem]:
+    """Put the list of a tenants' file in its place, so that its mistakes are told with all others."""
+    if isinstance(data.get("tenants"), str):
+        data["tenants_file"], data["tenants"] = data["tenants"], None
+    if data.get("tenants_file") is None:
+        return []
+    if data.get("tenants") is not None:
+        return [Problem("tenants_file", "both `tenants` and `tenants_file` are set", "keep one")]
+    file = Path(str(data["tenants_file"]))
+    try:
+        listed = read_yaml(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        return [Problem("tenants_file", f"can't read {file}: {reason}", "name a readable file")]
+    except YamlError as error:
+        return list(error.problems)
+    data["tenants"] = listed["tenants"] if isinstance(listed, dict) and set(listed) == {"tenants"} else listed
+    if not isinstance(data["tenants"], list):
+        data["tenants"] = None
+        return [Problem("tenants_file", f"{file} must be a list of tenants", "begin each with `- name:`")]
+    return []
+
+
+def _tenant_problems(data: dict[str, Any]) -> Iterable[Problem]:
+    tenants = data.get("tenants")
+    if not isinstance(tenants, list | tuple):
+        return
+    if not tenants:
+        # Taken for no tenants, it would open the router to everyone.
+        yield Problem("tenants", "names nobody: every request would be refused", "leave it out to serve anyone")
+    isolation = data.get("isolation")
+    has_secret = isinstance(isolation, dict) and any(isolation.get(key) for key in ("secret", "secret_file"))
+    yield from (Problem(*found) for found in tenant_problems(tenants, has_secret))
 
 
 def _nowhere_to_send(data: dict[str, Any]) -> Iterable[Problem]:
@@ -180,7 +219,10 @@ def _public_admin(data: dict[str, Any]) -> Iterable[Problem]:
         host, _ = split_address(str(listen))
     except ValueError:
         return
-    if not is_loopback(host):
+    if data.get("tenants") is not None or data.get("tenants_file") is not None:
+        remedy = "set `admin.listen` (an address that tenants can't reach) or `admin.token`"
+        yield Problem("admin", "decisions and metrics would be open to every tenant", remedy)
+    elif not is_loopback(host):
         remedy = "set `admin.listen` (an address that clients can't reach) or `admin.token`"
         yield Problem("admin", f"decisions and metrics would be open to clients on {listen}", remedy)
 

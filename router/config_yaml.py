@@ -31,8 +31,9 @@ def read_yaml(text: str, name: str) -> Any:
     Raises:
         YamlError: It is no YAML, holds a key twice in one mapping, or is nested too deeply to be read.
     """
-    loader = _Loader(text)
+    loader: _Loader | None = None
     try:
+        loader = _Loader(text)  # refuses control characters already
         data = loader.get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -45,7 +46,8 @@ def read_yaml(text: str, name: str) -> Any:
             [Problem("", f"{name} holds a date or number that can't be", "put quotes around text")]
         ) from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     if loader.repeated:
         raise YamlError([Problem("", f"{name}: {said}", "keep one") for said in loader.repeated])
     return data

@@ -4,9 +4,12 @@
     |-- ConfigurationError         many problems at once; exit code 2
     |-- RequestError               the client can fix it (4xx)
     |   |-- MalformedRequestError, PathNotFoundError, MethodNotAllowedError, ModelNotFoundError,
-    |   |   BodyTooLargeError, HeadersTooLargeError, UpgradeRefusedError, RequestTimeoutError
+    |   |   BodyTooLargeError, HeadersTooLargeError, UpgradeRefusedError, RequestTimeoutError,
+    |   |   InvalidApiKeyError, RateLimitedError, TenantQueueFullError, PriorityRefusedError, AmbiguousBodyError,
+    |   |   CacheSaltRefusedError, IsolationUnsupportedError, UnsupportedEncodingError
     |-- ServiceError               the fleet or the router can't serve it now (5xx)
-        |-- NoReplicaError, OverloadedError, DrainingError, ConnectError, UpstreamBrokenError, UpstreamTimeoutError
+        |-- NoReplicaError, QueueFullError, QueueTimeoutError, OverloadedError, DrainingError, ConnectError,
+            UpstreamBrokenError, UpstreamTimeoutError
 
 `code` is stable and documented in README.md; a test fails when one is not. An engine's own error is not here: it passes
 through as it is.
@@ -136,6 +139,62 @@ class RequestTimeoutError(RequestError):
     http_status = 408
 
 
+class InvalidApiKeyError(RequestError):
+    """The request gives no API key, more than one, or one that is in no tenant's list (`tenants`)."""
+
+    code = "invalid_api_key"
+    http_status = 401
+
+
+class RateLimitedError(RequestError):
+    """The tenant has used up its requests or tokens (`tenants[].requests_per_minute`, `tokens_per_minute`)."""
+
+    code = "rate_limit_exceeded"
+    http_status = 429
+    openai_type = "rate_limit_error"
+
+
+class TenantQueueFullError(RequestError):
+    """The queue is full, and most of it is this tenant's."""
+
+    code = "tenant_queue_full"
+    http_status = 429
+    openai_type = "rate_limit_error"
+
+
+class PriorityRefusedError(RequestError):
+    """The tenant's requests may not ask for this `priority` (`tenants[].priority_min`, `priority_max`)."""
+
+    code = "priority_refused"
+
+
+class AmbiguousBodyError(RequestError):
+    """The body of an isolated tenant is not surely the same to every parser, so no cache salt can be set in it."""
+
+    code = "ambiguous_body"
+
+
+class CacheSaltRefusedError(RequestError):
+    """The request brings a `cache_salt` that an isolated tenant may not set (`isolation.client_salt`), or a bad one."""
+
+    code = "cache_salt_refused"
+
+
+class IsolationUnsupportedError(RequestError):
+    """The tenant is isolated, and a request like this can't carry a cache salt."""
+
+    code = "isolation_unsupported"
+    http_status = 403
+    openai_type = "permission_error"
+
+
+class UnsupportedEncodingError(RequestError):
+    """The tenant is isolated, and its body's Content-Encoding is not gzip."""
+
+    code = "unsupported_encoding"
+    http_status = 415
+
+
 class ServiceError(WarmrouteError):
     """The fleet or the router can't serve the request now."""
 
@@ -146,6 +205,20 @@ class NoReplicaError(ServiceError):
     """Replicas serve this model, but none may take a request now."""
 
     code = "no_replica_available"
+    safe_to_retry = True
+
+
+class QueueFullError(ServiceError):
+    """All replicas have `limits.max_in_flight` requests, and `limits.queue_requests` wait already."""
+
+    code = "queue_full"
+    safe_to_retry = True
+
+
+class QueueTimeoutError(ServiceError):
+    """No replica had room within `timeouts.queue_s`."""
+
+    code = "queue_timeout"
     safe_to_retry = True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from router.config import RouterConfig
+from router.config_file import SECRETS
 from router.fleet.replica import Replica, Unit
 from router.fleet.vouching import EXPLANATIONS, Record, Vouching
 from router.index.prefix_index import PrefixIndex
@@ -95,9 +96,12 @@ def text_views(config: RouterConfig, texts: ModelTexts) -> list[dict[str, str]]:
 def masked_config(config: RouterConfig) -> dict[str, Any]:
     """Return the configuration for JSON, with every secret masked."""
     data = config.model_dump(mode="json")
-    for section, key in (("admin", "token"), ("registration", "secret")):
+    for section, key in SECRETS:
         if data[section][key] is not None:
             data[section][key] = MASKED
+    for tenant in data["tenants"] or ():
+        # Nobody finds a key by its hash; but whoever knows a hash can tell a key that leaked elsewhere.
+        tenant["keys"] = [MASKED] * len(tenant["keys"])
     if data["redis"] is not None:
         data["redis"]["url"] = mask_secrets(data["redis"]["url"])
     return data
