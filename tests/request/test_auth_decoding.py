@@ -23,7 +23,9 @@ def test_what_was_compressed_comes_back(size: int) -> None:
     assert gunzipped(gzip.compress(data[:cut]) + gzip.compress(data[cut:]), LIMIT, 100) == data
 
 
-@pytest.mark.parametrize("body", [b"x", b"\x1f\x8b", gzip.compress(b"{}", mtime=0)[:-1], gzip.compress(b"{}", mtime=0) + b"x", b"{}"])
+@pytest.mark.parametrize(
+    "body", [b"x", b"\x1f\x8b", gzip.compress(b"{}", mtime=0)[:-1], gzip.compress(b"{}", mtime=0) + b"x", b"{}"]
+)
 def test_what_is_no_gzip_to_its_end_is_malformed(body: bytes) -> None:
     """Cut off, followed by something else, or none at all."""
     with pytest.raises(MalformedRequestError):
