@@ -7,14 +7,15 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from aiohttp import web
-
-from router.admin.app import HTTP_LOG, AdminView, build_admin, handoff
+from router.admin.app import AdminView, build_admin
+from router.admin.runner import AdminRunner
+from router.admin.views import masked_config
 from router.config import RouterConfig, is_loopback, split_address
+from router.config_reload import ReloadReport, digest_of
 from router.errors import ConfigurationError, Problem
 from router.feeds.feeds import Feeds
 from router.feeds.remote_tokenizer import ReplicaTokenizer, open_session
@@ -46,6 +47,7 @@ SWEEP_EVERY_S = 0.05
 FIRST_ROUND_S = 30.0
 """A router that starts waits this long for what its feeds know; then it serves with what it has."""
 FEED_RESTART_S = 1.0
+Trace = Callable[[Prompt, Sequence[int], int], dict[str, Any] | None]
 Bound = TypeVar("Bound")
 
 
@@ -61,7 +63,7 @@ class App:
         self.config = config
         self.clock = time.monotonic
         texts.limit(config.limits)
-        self._texts = texts
+        self.texts = texts
         self.index = PrefixIndex()
         self.expected = ExpectedBlocks()
         self.approximate = ApproximateMemory(self.index)
@@ -86,13 +88,14 @@ class App:
             random.Random(),
             time.time,
             self.proving,
-            trace=Tracer().trace if config.admin.traces else None,
+            trace=_trace_of(config),
         )
         self.reader = PromptReader(self._text_for, self._max_model_len_for, texts.token_cache)
         self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
         self.decisions = DecisionLog(config.admin.decisions)
         self._access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
         self.recorder = Recorder(self.metrics, self.decisions, self._access_log)
+        self.report = ReloadReport()
         self.draining = False
         self.pause_over = asyncio.Event()
         """Set to end the pause between becoming not ready and draining."""
@@ -103,6 +106,22 @@ class App:
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()
         self._data_plane: DataPlane | None = None
+        self._admin = AdminView(
+            fleet=self.fleet,
+            index=self.index,
+            decisions=self.decisions,
+            metrics=self.metrics,
+            config=config,
+            placer=self.placer,
+            reader=self.reader,
+            not_ready=self.not_ready,
+            clock=self.clock,
+            vouching=self.vouching,
+            texts=texts,
+            complete=self._complete,
+            report=self.report,
+        )
+        self._note_loaded()
 
     async def start(self) -> dict[str, str]:
         """Bind everything and begin to follow the fleet.
@@ -133,6 +152,51 @@ class App:
             reasons.append(f"fleet: none of {len(self.fleet.replicas)} replicas is ready")
         return reasons
 
+    def apply(self, config: RouterConfig, staged: ModelTexts, needs_restart: list[str]) -> None:
+        """Serve by another configuration from now on, in one step between two requests. Those that run keep theirs.
+
+        Args:
+            config: Checked; equal to the present one in what can't change while running.
+            staged: Texts of models that are new or changed.
+            needs_restart: Changed keys that are not in `config`.
+        """
+        models = {model.name: model for model in config.models}
+        gone = [
+            old.name
+            for old in self.config.models
+            if old.tokenizer is not None and (old.name not in models or models[old.name].tokenizer is None)
+        ]
+        self.config = self._admin.config = config
+        self.texts.limit(config.limits)
+        self.texts.take_over(staged, gone)
+        placement, retry = config.placement, config.retry
+        self.fleet.configure(
+            prefill_tokens_per_s=placement.prefill_tokens_per_s, eject_after=retry.eject_after, eject_s=retry.eject_s
+        )
+        self.placer.configure(placement, _trace_of(config))
+        self.proving.event_lag_s = placement.event_lag_s
+        self.feeds.configure(config)
+        self.decisions.keep(config.admin.decisions)
+        self.metrics.allow_paths(config.paths)
+        self._access_log.enabled = config.log.access
+        if self._data_plane is not None:
+            self._data_plane.configure(config)
+        self.report.needs_restart = needs_restart
+        self._note_loaded()
+
+    def _note_loaded(self) -> None:
+        self.report.digest = digest_of(masked_config(self.config))
+        self.report.loaded_unix_s = self.report.tried_unix_s = time.time()
+        needs_restart = len(self.report.needs_restart)
+        self.metrics.config_loaded(self.report.digest, self.report.loaded_unix_s, needs_restart)
+
+    def check(self, config: RouterConfig) -> None:
+        """Make sure that a configuration can be applied.
+
+        Raises:
+            ConfigurationError: A file that it names can't be used.
+        """
+
     async def drain(self) -> None:
         """Stop taking traffic, let what runs finish, then close everything.
 
@@ -156,31 +220,17 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._data_plane is not None:
             await self._data_plane.close()
-        self._texts.close()
+        self.texts.close()
         await self._closing.aclose()
         await asyncio.to_thread(self._access_log.close)
 
     async def _listen(self) -> dict[str, str]:
-        view = AdminView(
-            fleet=self.fleet,
-            index=self.index,
-            decisions=self.decisions,
-            metrics=self.metrics,
-            config=self.config,
-            placer=self.placer,
-            reader=self.reader,
-            not_ready=self.not_ready,
-            clock=self.clock,
-            vouching=self.vouching,
-            texts=self._texts,
-            complete=self._complete,
-        )
-        runner = web.AppRunner(build_admin(view), access_log=None, handle_signals=False, logger=HTTP_LOG)
+        runner = AdminRunner(build_admin(self._admin))
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
         host, _ = split_address(self.config.listen)
         shares_port = self.config.admin.listen is None and (is_loopback(host) or self.config.admin.token is not None)
-        take_over = handoff(runner) if shares_port else None
+        take_over = runner.take_over if shares_port else None
         loop = asyncio.get_running_loop()
         session = open_session(self.config.timeouts.upstream_idle_s)
         self._closing.push_async_callback(session.close)
@@ -193,26 +243,20 @@ class App:
             take_over,
             loop,
             remote=ReplicaTokenizer(session),
-            token_cache=self._texts.token_cache,
+            token_cache=self.texts.token_cache,
         )
         [url, *_] = await _bound("listen", self.config.listen, self._data_plane.start)
         if self.config.admin.listen is None:
             return {"ready": "router", "http": url, "admin": url}
-        admin_url = await _bound("admin.listen", self.config.admin.listen, lambda: self._listen_admin(runner))
+        host, port = split_address(self.config.admin.listen)
+        admin_url = await _bound("admin.listen", self.config.admin.listen, lambda: runner.listen(host, port))
         return {"ready": "router", "http": url, "admin": admin_url}
 
     async def _complete(self, prompt: Prompt, path: str, body: bytes) -> Prompt:
         return prompt if self._data_plane is None else await self._data_plane.complete(prompt, path, body)
 
-    async def _listen_admin(self, runner: web.AppRunner) -> str:
-        host, port = split_address(str(self.config.admin.listen))
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        bound = runner.addresses[0]
-        return f"http://[{host}]:{bound[1]}" if ":" in host else f"http://{host}:{bound[1]}"
-
     def _text_for(self, name: str | None) -> Text | None:
-        texts = self._texts.by_name
+        texts = self.texts.by_name
         if name is None:
             return next(iter(texts.values())) if len(texts) == 1 else None
         text = texts.get(name)
@@ -253,6 +297,10 @@ class App:
         while True:
             self.proving.settle(self.clock())
             await asyncio.sleep(SETTLE_EVERY_S)
+
+
+def _trace_of(config: RouterConfig) -> Trace | None:
+    return Tracer().trace if config.admin.traces else None
 
 
 async def _run_again(name: str, run: Callable[[], Awaitable[None]]) -> None:

@@ -29,11 +29,20 @@ ModelsCheck = Callable[[Sequence[tuple[int, ModelConfig]]], list[Problem]]
 """Checks what models need outside the file (their tokenizers), given each valid model with its position."""
 
 
-def load(path: Path, environ: Mapping[str, str] | None = None, check_models: ModelsCheck | None = None) -> RouterConfig:
+def load(
+    path: Path,
+    environ: Mapping[str, str] | None = None,
+    check_models: ModelsCheck | None = None,
+    *,
+    is_silent: bool = False,
+) -> RouterConfig:
     """Read the file, lay the environment over it, and check everything.
 
     `WARMROUTE_PLACEMENT__POLICY=random` sets `placement.policy`. The value of a key that holds text is taken as it
     stands, any other is YAML. Secrets may be files (`admin.token_file`, `registration.secret_file`...).
+
+    Args:
+        is_silent: Nothing is logged of variables that mean nothing: that was said, or will be.
 
     Raises:
         ConfigurationError: With every problem found.
@@ -53,16 +62,22 @@ def load(path: Path, environ: Mapping[str, str] | None = None, check_models: Mod
         data = {}
     if not isinstance(data, dict):
         raise ConfigurationError([Problem("", f"{path} must be a mapping of keys", "begin with `listen:`")])
-    return parse(data, os.environ if environ is None else environ, check_models)
+    return parse(data, os.environ if environ is None else environ, check_models, is_silent=is_silent)
 
 
-def parse(data: dict[str, Any], environ: Mapping[str, str], check_models: ModelsCheck | None = None) -> RouterConfig:
+def parse(
+    data: dict[str, Any],
+    environ: Mapping[str, str],
+    check_models: ModelsCheck | None = None,
+    *,
+    is_silent: bool = False,
+) -> RouterConfig:
     """Check a mapping as `load` does; `data` is changed by what the environment and secret files set.
 
     Raises:
         ConfigurationError: With every problem found.
     """
-    problems = _overlay_environment(data, environ)
+    problems = _overlay_environment(data, environ, is_silent)
     problems += _read_secret_files(data)
     problems += _read_tenants(data)
     config = None
@@ -78,14 +93,14 @@ def parse(data: dict[str, Any], environ: Mapping[str, str], check_models: Models
     return config
 
 
-def _overlay_environment(data: dict[str, Any], environ: Mapping[str, str]) -> list[Problem]:
+def _overlay_environment(data: dict[str, Any], environ: Mapping[str, str], is_silent: bool) -> list[Problem]:
     problems: list[Problem] = []
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable.startswith(AGENTS_PREFIX):
             continue
         keys = variable.removeprefix(PREFIX).lower().split("__")
         if keys[0] not in RouterConfig.model_fields:
-            if not _OF_A_SERVICE.fullmatch(variable):
+            if not is_silent and not _OF_A_SERVICE.fullmatch(variable):
                 LOG.warning("the environment variable %s names no key of the configuration and is ignored", variable)
             continue
         try:

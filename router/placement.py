@@ -86,6 +86,15 @@ class Placer:
         self._profile = Profile(config)
         self._surveyor = Surveyor(fleet, index, expected, config, self.proving.vouching)
 
+    def configure(
+        self, config: PlacementConfig, trace: Callable[[Prompt, Sequence[int], int], dict[str, Any] | None] | None
+    ) -> None:
+        """Choose by other rules from now on."""
+        if config.policy != self._config.policy:
+            self._profile = Profile(config)
+        self._config = self._profile.config = self._surveyor.config = config
+        self._trace = trace
+
     def place(self, prompt: Prompt, request_id: str, now_s: float, excluded: Collection[str] = ()) -> Placement:
         """Choose a unit for a prompt and count the prompt there.
 

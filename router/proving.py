@@ -81,7 +81,7 @@ class Proving:
         self.announced = announced
         self.vouching = vouching
         self._index = index
-        self._event_lag_s = event_lag_s
+        self.event_lag_s = event_lag_s
         self._on_verdict = on_verdict
         self._computed: list[Evidence] = []
         self._settled_s = 0.0
@@ -116,7 +116,7 @@ class Proving:
 
     def computed(self, evidence: Evidence, now_s: float) -> None:
         """Its first token came, or a whole good answer: what it must store is stored. Once for each."""
-        evidence.due_s = now_s + self._event_lag_s
+        evidence.due_s = now_s + self.event_lag_s
         evidence.expire_s = evidence.due_s + PATIENCE_S
         self._computed.append(evidence)
 

@@ -90,7 +90,7 @@ class Surveyor:
         self._fleet = fleet
         self._index = index
         self._expected = expected
-        self._config = config
+        self.config = config
         self._vouching = vouching
         self._views: dict[str | None, _View] = {}
 
@@ -165,7 +165,7 @@ class Surveyor:
             block_size = family.scheme.block_size
             chain = prompt.chain(family.scheme, family.lora)
             if chain and survey.owner_key is None:
-                survey.owner_key = chain[min(len(chain), self._config.owner_blocks) - 1]
+                survey.owner_key = chain[min(len(chain), self.config.owner_blocks) - 1]
             if chain and prompt.reads_cache:
                 readable = chain[: max_hit_tokens(prompt.tokens, block_size) // block_size]
                 matches = self._index.match(readable, self._mask(family))
@@ -206,7 +206,7 @@ class Surveyor:
             cpu_tokens=match.cpu_blocks * block_size,
             disk_tokens=(match.blocks - match.gpu_blocks - match.cpu_blocks) * block_size,
             expected_tokens=expected_blocks * block_size,
-            trust_share=self._config.weights.approximate_share if trust is Trust.APPROXIMATE else 1.0,
+            trust_share=self.config.weights.approximate_share if trust is Trust.APPROXIMATE else 1.0,
             backlog_tokens=unit.in_flight.backlog_tokens(now_s),
             prefill_tokens_per_s=unit.in_flight.prefill_tokens_per_s,
             running=_running(unit, now_s),

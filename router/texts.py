@@ -124,6 +124,21 @@ class ModelTexts:
         self.origins = {**self.origins, name: origin}
         self.by_name = {**self.by_name, name: text}
 
+    def staged(self) -> ModelTexts:
+        """Return an empty one that shares what is remembered here: for texts that may yet be refused."""
+        staged = ModelTexts()
+        staged.token_cache = self.token_cache
+        staged.client_templates = self.client_templates
+        staged._unsigned_templates = self._unsigned_templates
+        return staged
+
+    def take_over(self, staged: ModelTexts, dropped: Sequence[str]) -> None:
+        """Use what was staged from now on, and some models' texts no more."""
+        for name in dropped:
+            self.drop(name)
+        for name, text in staged.by_name.items():
+            self.adopt(name, text, staged.origins[name])
+
     def drop(self, name: str) -> None:
         """Have replicas asked for a model's tokens from now on."""
         self.by_name = {key: text for key, text in self.by_name.items() if key != name}

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
+from router.admin.replies import HEADERS, REQUEST_ID, UnauthorizedError, json_answer, refusal, request_id_of
 from router.admin.views import masked_config, replica_view, text_views
 from router.config import RouterConfig
+from router.config_reload import ReloadReport
 from router.errors import (
     BodyTooLargeError,
     MalformedRequestError,
@@ -48,14 +49,6 @@ DEFAULT_DECISIONS = 50
 _HASH = re.compile(r"[0-9a-fA-F]{16}\Z")
 CLIENT_LEFT = 499
 """nginx's word for it; it is never sent."""
-HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-
-
-class UnauthorizedError(RequestError):
-    """The admin token (`admin.token`) is missing or wrong: send it as `Authorization: Bearer TOKEN`."""
-
-    code = "unauthorized"
-    http_status = 401
 
 
 class DecisionNotFoundError(RequestError):
@@ -72,20 +65,7 @@ class ReplicaNotFoundError(RequestError):
     http_status = 404
 
 
-class _OursAlone(logging.Filter):
-    """Drops what aiohttp logs, with a traceback, of requests that are no HTTP: clients' faults, answered with 400."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        kind = record.exc_info[0] if record.exc_info else None
-        return kind is None or not issubclass(kind, HttpProcessingError)
-
-
-HTTP_LOG = logging.getLogger("warmroute.admin.http")
-"""For the runner of the application."""
-HTTP_LOG.addFilter(_OursAlone())
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdminView:
     """What the endpoints read.
 
@@ -93,6 +73,8 @@ class AdminView:
         not_ready: Why no traffic should come now; empty when it may.
         clock: The fleet's clock, in seconds.
         complete: Asks a replica about what the reader did not understand, as for a request (prompt, path, body).
+        config: In force; replaced as a whole by a reload.
+        report: What became of the configuration's file.
     """
 
     fleet: Fleet
@@ -107,6 +89,7 @@ class AdminView:
     vouching: Vouching = field(default_factory=Vouching)
     texts: ModelTexts = field(default_factory=ModelTexts)
     complete: Callable[[Prompt, str, bytes], Awaitable[Prompt]] | None = None
+    report: ReloadReport = field(default_factory=ReloadReport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +108,10 @@ class Endpoint:
     is_open: bool = False
 
 
+CONFIG_MEANING = (
+    "the configuration in force, secrets masked; `reload`: its digest, when it was loaded, what is wrong with the file "
+    "as it is now, and which changed keys need a restart"
+)
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/healthz", "healthz", "200 while the process is alive; needs no token", is_open=True),
     Endpoint(
@@ -166,7 +153,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "`?path=` names its endpoint (default: by the body, chat or completions), `?tokens=1` adds its `token_ids` "
         "and `media`",
     ),
-    Endpoint("GET", "/admin/config", "configuration", "the configuration in force, secrets masked"),
+    Endpoint("GET", "/admin/config", "configuration", CONFIG_MEANING),
 )
 
 
@@ -180,12 +167,12 @@ class Endpoints:
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Answer while the process lives."""
-        return _json({"status": "alive"})
+        return json_answer({"status": "alive"})
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Say whether traffic may come, and if not, why."""
         reasons = self._view.not_ready()
-        return _json({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+        return json_answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Return all metrics."""
@@ -196,7 +183,7 @@ class Endpoints:
         view, now_s = self._view, self._view.clock()
         replicas = view.fleet.replicas.values()
         listed = [replica_view(item, view.index, now_s, view.vouching) for item in replicas]
-        return _json({"replicas": listed, "texts": text_views(view.config, view.texts)})
+        return json_answer({"replicas": listed, "texts": text_views(view.config, view.texts)})
 
     async def blocks(self, request: web.Request) -> web.Response:
         """Return which blocks a replica's units hold."""
@@ -209,21 +196,21 @@ class Endpoints:
             raise MalformedRequestError("`after` must be a hash of 16 hexadecimal digits", param="after")
         async with self._block_lists:
             listed = await block_list(replica, self._view.index, limit, -1 if after is None else int(after, 16))
-        return _json(listed)
+        return json_answer(listed)
 
     async def decisions(self, request: web.Request) -> web.Response:
         """Return the last decisions."""
         latest = self._view.decisions.latest(_limit(request, DEFAULT_DECISIONS))
         if request.query.get("traces") == "1":
-            return _json({"decisions": [{**item.to_dict(0), "trace": item.trace} for item in latest]})
-        return _json({"decisions": [item.to_dict() for item in latest]})
+            return json_answer({"decisions": [{**item.to_dict(0), "trace": item.trace} for item in latest]})
+        return json_answer({"decisions": [item.to_dict() for item in latest]})
 
     async def decision(self, request: web.Request) -> web.Response:
         """Return one decision."""
         decision = self._view.decisions.get(request.match_info["request_id"])
         if decision is None:
             raise DecisionNotFoundError("no decision with this request id is kept")
-        return _json(decision.to_dict())
+        return json_answer(decision.to_dict())
 
     async def explain(self, request: web.Request) -> web.Response:
         """Decide without sending."""
@@ -243,11 +230,11 @@ class Endpoints:
                 # The caller's own body, so its tokens are no news to the caller.
                 decision["token_ids"] = prompt.token_ids
                 decision["media"] = [asdict(item) for item in prompt.media]
-            return _json(decision)
+            return json_answer(decision)
 
     async def configuration(self, request: web.Request) -> web.Response:
         """Return the configuration without its secrets."""
-        return _json(masked_config(self._view.config))
+        return json_answer({**masked_config(self._view.config), "reload": self._view.report.to_dict()})
 
 
 def _limit(request: web.Request, default: int) -> int:
@@ -257,12 +244,16 @@ def _limit(request: web.Request, default: int) -> int:
     return int(text)
 
 
-def build_admin(view: AdminView) -> web.Application:
-    """Return the application with every endpoint of the table."""
+def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application:
+    """Return the application with every endpoint of the table.
+
+    Args:
+        is_private: Only the router itself can connect: no token is asked for.
+    """
     endpoints = Endpoints(view)
+    door = [] if is_private else [_token(lambda: view.config.admin.token)]
     app = web.Application(
-        middlewares=[_errors, _token(view.config.admin.token)],
-        client_max_size=min(MAX_EXPLAIN_BYTES, view.config.limits.body_bytes),
+        middlewares=[errors, *door], client_max_size=min(MAX_EXPLAIN_BYTES, view.config.limits.body_bytes)
     )
     for row in ENDPOINTS:
         # aiohttp wants an identifier for the part that varies.
@@ -272,76 +263,55 @@ def build_admin(view: AdminView) -> web.Application:
     return app
 
 
-def handoff(runner: web.AppRunner) -> Callable[[asyncio.Transport, bytes], asyncio.Protocol]:
-    """Return what takes over a connection of the data plane, with the bytes that were read of it."""
-
-    def take_over(transport: asyncio.Transport, read: bytes) -> asyncio.Protocol:
-        server = runner.server
-        if server is None:
-            raise RuntimeError("the admin runner is not set up")
-        protocol = server()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        protocol.data_received(read)
-        return protocol
-
-    return take_over
-
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every error in one shape, and everything with a request id."""
+    request_id = request_id_of(request)
+    answer = await _answer(request, handler, request_id)
+    if not answer.prepared:
+        answer.headers.setdefault(REQUEST_ID, request_id)
+    return answer
+
+
+async def _answer(request: web.Request, handler: Handler, request_id: str) -> web.StreamResponse:
     try:
         return await handler(request)
     except WarmrouteError as error:
-        return _refusal(error)
+        return refusal(error, request_id)
     except web.HTTPRequestEntityTooLarge:
-        return _refusal(BodyTooLargeError(f"the body is over {MAX_EXPLAIN_BYTES} bytes"))
+        return refusal(BodyTooLargeError(f"the body is over {MAX_EXPLAIN_BYTES} bytes"), request_id)
     except web.HTTPMethodNotAllowed as error:
-        refusal = _refusal(MethodNotAllowedError("wrong method for this endpoint"))
-        refusal.headers["allow"] = ", ".join(sorted(error.allowed_methods))
-        return refusal
+        refused = refusal(MethodNotAllowedError("wrong method for this endpoint"), request_id)
+        refused.headers["allow"] = ", ".join(sorted(error.allowed_methods))
+        return refused
     except web.HTTPNotFound:
-        return _refusal(PathNotFoundError("there is no such admin endpoint"))
+        return refusal(PathNotFoundError("there is no such admin endpoint"), request_id)
     except web.HTTPException:
         raise
+    except HttpProcessingError:
+        return refusal(MalformedRequestError("the body's framing is malformed"), request_id)
     except ConnectionResetError:
         return web.Response(status=CLIENT_LEFT)  # nobody reads it
     except Exception:
         LOG.exception("an admin endpoint failed", extra={"path": request.path})
-        return _refusal(WarmrouteError("the router failed to answer; its log says why"))
+        return refusal(WarmrouteError("the router failed to answer; its log says why"), request_id)
 
 
-def _token(token: str | None) -> Middleware:
+def _token(token: Callable[[], str | None]) -> Middleware:
     open_paths = {row.path for row in ENDPOINTS if row.is_open}
-    expected = token.encode() if token is not None else None
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if expected is not None and request.path not in open_paths:
+        wanted = token()
+        if wanted is not None and request.path not in open_paths:
             scheme, _, given = request.headers.get("authorization", "").partition(" ")
             # As bytes: compare_digest refuses strings that are not ASCII. Surrogates are how aiohttp keeps raw bytes.
-            same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected)
+            same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), wanted.encode())
             if scheme.lower() != "bearer" or not same:
                 raise UnauthorizedError("the admin token is missing or wrong")
         return await handler(request)
 
     return cast("Middleware", check)
-
-
-def _json(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    text = json.dumps(data, separators=(",", ":")) + "\n"
-    return web.Response(
-        text=text, status=status, content_type="application/json", headers={**HEADERS, **(headers or {})}
-    )
-
-
-def _refusal(error: WarmrouteError) -> web.Response:
-    headers = {**HEADERS, "content-type": "application/json"}
-    if error.http_status == UnauthorizedError.http_status:
-        headers["www-authenticate"] = "Bearer"
-    if error.retry_after_s is not None:
-        headers["retry-after"] = str(error.retry_after_s)
-    return web.Response(body=error.to_json() + b"\n", status=error.http_status, headers=headers)

@@ -74,9 +74,8 @@ class Feeds:
             prober = EngineProber(session, self._probe_timeout_s)
             config, fleet, metrics = self._config, self._fleet, self._metrics
             async with asyncio.TaskGroup() as group:
-                if config.replicas:
-                    self.static = StaticFeed(config, fleet, metrics, self.directory, prober, self._clock)
-                    group.create_task(self.static.run())
+                self.static = StaticFeed(config, fleet, metrics, self.directory, prober, self._clock)
+                group.create_task(self.static.run())
                 if config.redis is not None:
                     self.redis = RedisFeed(
                         config,
@@ -91,6 +90,12 @@ class Feeds:
                         texts=self._texts,
                     )
                     group.create_task(self.redis.run())
+
+    def configure(self, config: RouterConfig) -> None:
+        """Follow another list of replicas from now on; what else is of use here is read at the start alone."""
+        self._config = config
+        if self.static is not None:
+            self.static.configure(config)
 
     def reasons(self) -> list[str]:
         """Why the fleet is not known yet; empty once every source had its first round."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.config import ModelConfig, ReplicaConfig, RouterConfig
+from router.config import ModelConfig, RouterConfig
 from router.feeds.directory import Directory
 from router.feeds.health import EngineFigures, EngineProber
 from router.feeds.membership import FAILED_PROBES_DOWN
@@ -71,14 +71,29 @@ class StaticFeed:
         self._clock = clock
         self._round_s = round_s
         self._models = config.models
-        names = tuple(ServedModel(model.name, model.name) for model in config.models)
-        self._replicas = _configured(config.replicas, names)
+        self._replicas = _configured(config)
         self._probed: set[str] = set()
+        self._following: dict[str, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
 
     def announce_all(self) -> None:
         """Put every configured replica into the fleet, before anything is known of it."""
         for replica in self._replicas:
             self._announce(replica)
+
+    def configure(self, config: RouterConfig) -> None:
+        """Follow the replicas of another configuration; those that are in both go on as they are."""
+        self._models = config.models
+        known = {(replica.replica_id, replica.url): replica for replica in self._replicas}
+        wanted = [known.pop((new.replica_id, new.url), new) for new in _configured(config)]
+        for gone in known.values():
+            task = self._following.pop(gone.replica_id, None)
+            if task is not None:
+                task.cancel()
+            self._directory.withdraw("static", gone.url, gone.replica_id)
+            self._probed.discard(gone.url)
+        self._replicas = wanted
+        self._follow_all()
 
     def reasons(self) -> list[str]:
         """Why the first round is not complete: replicas that were not asked yet."""
@@ -87,10 +102,18 @@ class StaticFeed:
 
     async def run(self) -> None:
         """Probe each replica every `round_s`, until cancelled. One that hangs delays no other."""
-        self.announce_all()
-        async with asyncio.TaskGroup() as group:
-            for replica in self._replicas:
-                group.create_task(self._follow(replica))
+        async with asyncio.TaskGroup() as self._group:
+            self._following = {}
+            self._follow_all()
+            await asyncio.Event().wait()  # the list may change, and be empty for a while
+
+    def _follow_all(self) -> None:
+        if self._group is None:
+            return
+        for replica in self._replicas:
+            if replica.replica_id not in self._following:
+                self._announce(replica)
+                self._following[replica.replica_id] = self._group.create_task(self._follow(replica))
 
     async def _follow(self, replica: _Configured) -> None:
         while True:
@@ -158,11 +181,12 @@ class StaticFeed:
             LOG.warning("its name belongs to another address: set replicas[].id", extra={"replica": replica.replica_id})
 
 
-def _configured(replicas: Sequence[ReplicaConfig], models: tuple[ServedModel, ...]) -> list[_Configured]:
+def _configured(config: RouterConfig) -> list[_Configured]:
     """Return the replicas; one without an id is named `rN` by its position: clients see names, never addresses."""
-    taken = {replica.id for replica in replicas}
+    models = tuple(ServedModel(model.name, model.name) for model in config.models)
+    taken = {replica.id for replica in config.replicas}
     configured = []
-    for position, replica in enumerate(replicas):
+    for position, replica in enumerate(config.replicas):
         name = replica.id or f"r{position}"
         while not replica.id and name in taken:
             name += "x"

@@ -49,6 +49,12 @@ class Fleet:
         self.version = 0
         """Grows with every change of members, the models they serve or their schemes."""
 
+    def configure(self, *, prefill_tokens_per_s: float, eject_after: int, eject_s: float) -> None:
+        """Take over other settings: for units that are new, and for failures, from now on."""
+        self._prefill_tokens_per_s = prefill_tokens_per_s
+        self._eject_after = eject_after
+        self._eject_s = eject_s
+
     @property
     def replicas(self) -> Mapping[str, Replica]:
         """All replicas by id, in order of arrival."""

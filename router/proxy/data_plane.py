@@ -120,6 +120,21 @@ class DataPlane:
             if asked is not None:
                 asked.cancel()
 
+    def configure(self, config: RouterConfig) -> None:
+        """Serve by another configuration from now on; requests that run keep theirs. `listen` stays as it is."""
+        self._config = config
+        timeouts = config.timeouts
+        self.pool.configure(idle_s=timeouts.upstream_idle_s, connect_s=timeouts.connect_s)
+        self.forwarder.configure(
+            limits=_reading_limits(config),
+            retry=config.retry,
+            timeouts=timeouts,
+            client_templates=any(model.allow_client_template for model in config.models),
+        )
+        self.door.limits, self.door.timeouts = config.limits, timeouts
+        self.door.paths = AllowedPaths(config.paths)
+        self.door.budget.limit(config.limits.buffered_bytes)
+
     def announce_drain(self) -> None:
         """Go on serving, but end each connection with its next answer, so that clients go elsewhere."""
         self.door.draining = True

@@ -34,6 +34,10 @@ class ByteBudget:
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
 
+    def limit(self, limit_bytes: int) -> None:
+        """Change what they may hold; what was taken stays."""
+        self._limit_bytes = limit_bytes
+
     def take(self, size_bytes: int) -> bool:
         """Reserve; False when it would be too much."""
         if self.used_bytes + size_bytes > self._limit_bytes:

@@ -60,6 +60,15 @@ class Forwarder:
         self.prompts = Prompts(reader, reading, asking, limits.inline_body_bytes, client_templates)
         self.running: set[Forwarding] = set()
 
+    def configure(
+        self, *, limits: LimitsConfig, retry: RetryConfig, timeouts: TimeoutsConfig, client_templates: bool
+    ) -> None:
+        """Take over other settings, for requests from now on."""
+        self.attempts = retry.attempts
+        self.refusal_statuses = frozenset(retry.refusal_statuses)
+        self.timeouts = timeouts
+        self.prompts.configure(limits, client_templates=client_templates)
+
     def forward(self, exchange: Exchange) -> None:
         """Take an exchange; it is answered, whatever happens."""
         Forwarding(self, exchange).begin()

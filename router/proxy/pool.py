@@ -53,6 +53,11 @@ class EnginePool:
         self.deadline_s = NEVER
         deadlines.watch(self)
 
+    def configure(self, *, idle_s: float, connect_s: float) -> None:
+        """Take over other times, for connections that are opened or given back from now on."""
+        self._idle_s = idle_s
+        self._connect_s = connect_s
+
     @property
     def open_count(self) -> int:
         """Connections, idle or not."""

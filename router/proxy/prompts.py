@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from router.config import LimitsConfig
 from router.proxy.reading import PromptReading
 from router.proxy.remote_reading import RemoteReading
 from router.proxy.seams import Reader
@@ -48,6 +49,14 @@ class Prompts:
         self.remote = remote
         self._inline_body_bytes = inline_body_bytes
         self._client_templates = client_templates
+
+    def configure(self, limits: LimitsConfig, *, client_templates: bool) -> None:
+        """Take over other limits, for prompts from now on."""
+        self._inline_body_bytes = limits.inline_body_bytes
+        self._client_templates = client_templates
+        self.reading.configure(limits)
+        if self.remote is not None:
+            self.remote.configure(limits)
 
     def begin(self, path: str, body: bytes, done: Done, failed: Failed) -> Cancellable | None:
         """Get the prompt of a body.

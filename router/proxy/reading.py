@@ -86,12 +86,16 @@ class PromptReading:
         self._loop = loop
         self._reader = reader
         self._namings = namings
-        self._deadline_s = limits.tokenize_deadline_ms / 1000
-        self._max_waiting = limits.tokenize_queue
+        self.configure(limits)
         self._free_threads = threads or usable_cores()
         self._threads = ThreadPoolExecutor(self._free_threads, thread_name_prefix="read-prompt")
         self._waiting: list[Reading] = []
         self._count = 0
+
+    def configure(self, limits: LimitsConfig) -> None:
+        """Take over other limits, for bodies that come from now on."""
+        self._deadline_s = limits.tokenize_deadline_ms / 1000
+        self._max_waiting = limits.tokenize_queue
 
     @property
     def waiting(self) -> int:

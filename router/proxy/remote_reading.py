@@ -65,13 +65,17 @@ class RemoteReading:
         self._fleet = fleet
         self._reading = reading
         self._recorder = recorder
-        self._deadline_s = limits.remote_tokenize_deadline_ms / 1000
-        self._at_once = limits.remote_tokenize_requests
-        self._inline_body_bytes = limits.inline_body_bytes
+        self.configure(limits)
         self._cache = cache
         self._turn = 0
         self._renders_from_s: dict[str, float] = {}  # by address: it had no /render, and is left alone until then
         self._asking: set[asyncio.Task[None]] = set()
+
+    def configure(self, limits: LimitsConfig) -> None:
+        """Take over other limits, for questions from now on."""
+        self._deadline_s = limits.remote_tokenize_deadline_ms / 1000
+        self._at_once = limits.remote_tokenize_requests
+        self._inline_body_bytes = limits.inline_body_bytes
 
     @property
     def asking(self) -> int:

@@ -23,6 +23,12 @@ class DecisionLog:
     def __len__(self) -> int:
         return len(self._ring)
 
+    def keep(self, capacity: int) -> None:
+        """Keep so many from now on; the oldest that are too many go."""
+        self._capacity = capacity
+        while len(self._ring) > capacity:
+            self._drop_oldest()
+
     def add(self, decision: Decision) -> None:
         """Keep a decision; the oldest one gives way.
 
@@ -34,9 +40,7 @@ class DecisionLog:
         if decision.retries and earlier is not None and earlier.outcome is None:
             self._drop(earlier)
         elif len(self._ring) >= self._capacity:
-            oldest = self._ring.popleft()
-            if self._by_id.get(oldest.request_id) is oldest:
-                del self._by_id[oldest.request_id]
+            self._drop_oldest()
         self._ring.append(decision)
         self._by_id[decision.request_id] = decision
 
@@ -47,6 +51,11 @@ class DecisionLog:
     def get(self, request_id: str) -> Decision | None:
         """Return a request's decision while it is kept; of several requests with one id, the newest."""
         return self._by_id.get(request_id)
+
+    def _drop_oldest(self) -> None:
+        oldest = self._ring.popleft()
+        if self._by_id.get(oldest.request_id) is oldest:
+            del self._by_id[oldest.request_id]
 
     def _drop(self, decision: Decision) -> None:
         # A retry follows at once, so the earlier decision is near the end of the ring.

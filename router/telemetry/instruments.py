@@ -77,6 +77,10 @@ class Instruments(Collector):
             found = series[labels] = Distribution(self._rows[name].buckets)
         return found
 
+    def clear(self, name: str) -> None:
+        """Forget all series of a counter or gauge."""
+        self._counts[name].clear()
+
     def describe(self) -> list[Metric]:
         """Nothing ahead of a scrape: the table holds the names."""
         return []

@@ -38,4 +38,9 @@ def setup(level: str = "info", log_format: Format = "console", stream: TextIO | 
     handler.is_warmroute = True  # type: ignore[attr-defined]
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Write what is at least this severe: `debug`, `info`, `warning` or `error`."""
     logging.getLogger("warmroute").setLevel(level.upper())

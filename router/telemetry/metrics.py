@@ -55,6 +55,8 @@ class Metrics:
         self._ended: dict[tuple[str, str | None, int | None], tuple[Count, Distribution]] = {}
         """By path, model and status, for those that are labels: what clients make up is not kept."""
         self._prompt_tokens: dict[str | None, Count] = {}
+        for result in ("applied", "unchanged", "failed"):
+            self._count("warmroute_config_reloads_total", result)
 
     def register(self, collector: Collector) -> None:
         """Add a collector that reads its figures when it is scraped."""
@@ -63,6 +65,24 @@ class Metrics:
     def render(self) -> bytes:
         """Return everything in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self.registry)
+
+    # Configuration
+
+    def config_loaded(self, digest: str, at_unix_s: float, needs_restart: int = 0) -> None:
+        """A configuration is in force."""
+        self._instruments.clear("warmroute_config_info")
+        self._count("warmroute_config_info", digest).value = 1
+        self._count("warmroute_config_loaded_timestamp_seconds").value = at_unix_s
+        self._count("warmroute_config_needs_restart").value = needs_restart
+
+    def config_reloaded(self, result: str) -> None:
+        """The configuration was read again: `applied`, `unchanged`, `failed`."""
+        self._count("warmroute_config_reloads_total", result).value += 1
+
+    def allow_paths(self, paths: Collection[str]) -> None:
+        """Label these paths from now on, any other as `other`."""
+        self._paths = frozenset(paths)
+        self._ended.clear()
 
     # Requests
 

@@ -55,6 +55,15 @@ def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str
 
 METRICS: tuple[MetricSpec, ...] = (
     _gauge("build_info", "Always 1; the version is a label.", "version"),
+    # Configuration
+    _counter(
+        "config_reloads",
+        "Times the configuration was read again, by result: `applied`, `unchanged`, `failed` (the one before stays).",
+        "result",
+    ),
+    _gauge("config_loaded_timestamp_seconds", "Unix time when the configuration in force was loaded."),
+    _gauge("config_info", "1 for the digest of the configuration in force, secrets masked.", "digest"),
+    _gauge("config_needs_restart", "Changed keys of the configuration that take effect at the next start only."),
     # Requests
     _counter("requests", "Requests ended, by class of status (`none`: no answer).", "endpoint", "model", "status"),
     _counter("errors", "Requests answered or broken off by an error of the router's own.", "code"),

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from router.admin.app import HTTP_LOG, AdminView, build_admin
+from router.admin.app import AdminView, build_admin
+from router.admin.runner import AdminRunner
 from router.config_file import parse
 from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet
@@ -69,7 +70,7 @@ class Admin:
             not_ready=lambda: self.reasons,
             clock=time.monotonic,
         )
-        self.runner = web.AppRunner(build_admin(view), access_log=None, shutdown_timeout=0.1, logger=HTTP_LOG)
+        self.runner = AdminRunner(build_admin(view), shutdown_timeout=0.1)
         self.url = ""
         self.session: aiohttp.ClientSession
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.admin.app import ENDPOINTS, MAX_EXPLAIN_BYTES, handoff
+from router.admin.app import ENDPOINTS, MAX_EXPLAIN_BYTES
 from router.scheduling.decision import Decision
 
 TOKEN = "AT-777-token"
@@ -226,7 +226,7 @@ async def test_a_connection_is_taken_over_with_what_was_read(admins):
     """Bytes already read are not lost, the rest follows, and the connection is kept alive for the next request."""
     admin = await admins()
     admin.announce("r0", 9001)
-    take_over = handoff(admin.runner)
+    take_over = admin.runner.take_over
     server = await asyncio.get_running_loop().create_server(lambda: _DataPlane(take_over), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     body = json.dumps({"model": "none", "prompt": "x" * 100_000}).encode()
@@ -243,3 +243,26 @@ async def test_a_connection_is_taken_over_with_what_was_read(admins):
     assert (await reader.read()).startswith(b"HTTP/1.1 200")
     writer.close()
     server.close()
+
+
+@pytest.mark.parametrize("first_chunk", [b"zz\r\nno\r\n", b"-1\r\n", b"5;\nhello\r\n"])
+async def test_a_malformed_body_is_refused_in_the_shape_of_every_error(admins, first_chunk):
+    """JSON with a code and a request id, also where aiohttp itself answers."""
+    admin = await admins()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(admin.url.rpartition(":")[2]))
+    head = b"POST /admin/explain HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    writer.write(head + first_chunk)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    writer.close()
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
+    assert b"application/json" in answer.lower()
+    assert b"x-request-id: " in answer.lower()
+
+
+async def test_every_answer_has_a_request_id(admins):
+    """The client's own if it is a sane one."""
+    admin = await admins()
+    async with admin.session.get(f"{admin.url}/healthz", headers={"x-request-id": "mine"}) as answer:
+        assert answer.headers["x-request-id"] == "mine"
+    async with admin.session.get(f"{admin.url}/nowhere", headers={"x-request-id": "not sane!"}) as answer:
+        assert len(answer.headers["x-request-id"]) == 24

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from router.tools.local_fleet import EngineOptions, LocalFleet
 
+COMMAND = [sys.executable, "-m", "router.cli", "router", "--config"]
 FAST = EngineOptions(num_blocks=512, prefill_tokens_per_s=200_000, decode_step_s=0.001)
 
 
@@ -42,6 +46,82 @@ class Client:
         assert status == 200, answer
         delivered = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         return headers["x-warmroute-replica"], int(headers["x-warmroute-matched-tokens"]), delivered, answer
+
+
+class RouterProcess:
+    """A router as a process, with a configuration that can be changed."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.least = config
+        self.file = folder / "router.yaml"
+        self.write(config)
+        self.process = subprocess.Popen(
+            [*COMMAND, str(self.file)],
+            stdout=subprocess.PIPE,
+            stderr=(folder / "stderr").open("w"),
+            text=True,
+            cwd=folder,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (folder / "stderr").read_text()
+        self.ready = json.loads(line)
+        self.errors = folder / "stderr"
+        self.client = Client(self.ready["http"])
+        self.admin = Client(self.ready["admin"])
+
+    def write(self, config: object) -> None:
+        """Replace the configuration at once, as editors and Kubernetes do."""
+        text = config if isinstance(config, str) else json.dumps(config)
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.file)
+
+    def config(self, **headers: str) -> dict[str, Any]:
+        """Return what /admin/config says."""
+        status, _, answer = self.admin.send("GET", "/admin/config", **headers)
+        assert status == 200, answer
+        return answer
+
+    def metric(self, line: str) -> float:
+        """Return the value of a sample, named as the exposition writes it."""
+        _, _, text = self.admin.send("GET", "/metrics")
+        found = [row for row in text.decode().splitlines() if row.startswith(line + " ")]
+        return float(found[0].rpartition(" ")[2]) if found else 0.0
+
+    def stop(self) -> int:
+        """End it; return its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
+@pytest.fixture
+def router_process(tmp_path: Path, golden: Path) -> Iterator[Callable[..., RouterProcess]]:
+    """`router_process(key=...)`: a router of the least configuration with these keys."""
+    made: list[RouterProcess] = []
+
+    def make(**changes: Any) -> RouterProcess:
+        least = {
+            "listen": "127.0.0.1:0",
+            "models": [{"name": "tiny", "tokenizer": str(golden / "tokenizer")}],
+            "replicas": [{"url": "http://127.0.0.1:1"}],
+        }
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(RouterProcess(folder, {**least, **changes}))
+        return made[-1]
+
+    yield make
+    for router in made:
+        if router.process.poll() is None:
+            router.process.kill()
+            router.process.wait()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import time
 import pytest
 from aiohttp import web
 
-from router.admin.app import handoff
+from router.admin.runner import AdminRunner
 from router.errors import WarmrouteError
 from router.fleet.fleet import Fleet
 from router.placement import Placer
@@ -134,9 +134,9 @@ async def test_admin_on_the_same_port(harness, engine, wire) -> None:
 
     app = web.Application()
     app.router.add_route("*", "/healthz", healthz)
-    runner = web.AppRunner(app)
+    runner = AdminRunner(app)
     await runner.setup()
-    item = await harness(await engine(), admin_handoff=handoff(runner))
+    item = await harness(await engine(), admin_handoff=runner.take_over)
     client = await item.client()
     assert (await client.ask(wire.post(wire.chat_body()))).status == 200
     request = wire.post(b"body in two parts", path="/healthz?x=1")
