@@ -65,6 +65,7 @@ class Forwarder:
     ) -> None:
         """Take over other settings, for requests from now on."""
         self.attempts = retry.attempts
+        self.repeats_broken = retry.broken
         self.refusal_statuses = frozenset(retry.refusal_statuses)
         self.timeouts = timeouts
         self.prompts.configure(limits, client_templates=client_templates)
