@@ -120,6 +120,7 @@ class App:
             texts=texts,
             complete=self._complete,
             report=self.report,
+            drains=self.feeds.drains,
         )
         self._note_loaded()
 

@@ -1,7 +1,7 @@
 """The admin endpoints, in one table, behind one door.
 
 Health and readiness are open: a kubelet has no token. Everything else needs the token where one is configured. Nothing
-here changes the router, and no answer holds a secret.
+here changes the router but the orders to drain (drains.py), and no answer holds a secret.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
+from router.admin import drains
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
 from router.admin.replies import HEADERS, REQUEST_ID, UnauthorizedError, json_answer, refusal, request_id_of
 from router.admin.views import masked_config, replica_view, text_views
@@ -90,6 +91,7 @@ class AdminView:
     texts: ModelTexts = field(default_factory=ModelTexts)
     complete: Callable[[Prompt, str, bytes], Awaitable[Prompt]] | None = None
     report: ReloadReport = field(default_factory=ReloadReport)
+    drains: drains.DrainControl | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "and `media`",
     ),
     Endpoint("GET", "/admin/config", "configuration", CONFIG_MEANING),
+    Endpoint(
+        "POST",
+        "/admin/replicas/{replica}/drain",
+        "drain",
+        'the replica takes no new requests and finishes what it has, for `{"for_s": seconds}` (default 3600, at most '
+        "604800); as JSON (`content-type: application/json`)",
+    ),
+    Endpoint(
+        "POST",
+        "/admin/replicas/{replica}/drain/undo",
+        "undrain",
+        "it may take requests again; as JSON, an empty body will do",
+    ),
 )
 
 
@@ -231,6 +246,20 @@ class Endpoints:
                 decision["token_ids"] = prompt.token_ids
                 decision["media"] = [asdict(item) for item in prompt.media]
             return json_answer(decision)
+
+    async def drain(self, request: web.Request) -> web.Response:
+        """Have a replica take no new requests."""
+        return await self._order(request, undo=False)
+
+    async def undrain(self, request: web.Request) -> web.Response:
+        """Let a replica take requests again."""
+        return await self._order(request, undo=True)
+
+    async def _order(self, request: web.Request, *, undo: bool) -> web.Response:
+        if self._view.drains is None:
+            raise drains.ReplicaNotFoundError("this router has no replicas")
+        has_token = self._view.config.admin.token is not None
+        return json_answer(await drains.order(request, self._view.drains, undo=undo, has_token=has_token))
 
     async def configuration(self, request: web.Request) -> web.Response:
         """Return the configuration without its secrets."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from router.fleet.facts import ReplicaFacts
 from router.fleet.fleet import Fleet
@@ -29,6 +30,7 @@ class Directory:
         self._static: dict[str, ReplicaFacts] = {}
         self._redis: dict[str, ReplicaFacts] = {}
         self._announced: dict[str, ReplicaFacts] = {}
+        self._drained: set[str] = set()
 
     def announce(self, facts: ReplicaFacts) -> bool:
         """Add a replica or renew its facts; False when its name belongs to another address."""
@@ -46,6 +48,13 @@ class Directory:
             del self._of(source)[url]
             self._settle(url)
 
+    def drain(self, replica_id: str, *, draining: bool) -> None:
+        """An operator has a replica take no new requests, or lets it again. Holds whenever one of this name is here."""
+        (self._drained.add if draining else self._drained.discard)(replica_id)
+        for sources in (self._redis, self._static):
+            for url in [url for url, facts in sources.items() if facts.replica_id == replica_id]:
+                self._settle(url)
+
     def is_registered(self, url: str) -> bool:
         """Tell whether an agent registered this address."""
         return url in self._redis
@@ -54,7 +63,10 @@ class Directory:
         return self._redis if source == "redis" else self._static
 
     def _settle(self, url: str) -> None:
-        wanted = self._redis.get(url) or self._static.get(url)
+        known = [facts for facts in (self._redis.get(url), self._static.get(url)) if facts is not None]
+        wanted = known[0] if known else None
+        if wanted is not None and not self._drained.isdisjoint(facts.replica_id for facts in known):
+            wanted = replace(wanted, draining=True)
         present = self._announced.get(url)
         if wanted == present:
             return

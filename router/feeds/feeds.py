@@ -11,6 +11,7 @@ import aiohttp
 from router.config import RouterConfig
 from router.errors import ConfigurationError, Problem
 from router.feeds.directory import Directory
+from router.feeds.drains import Drains
 from router.feeds.health import EngineProber
 from router.feeds.redis_feed import LEASE_S, RedisFeed
 from router.feeds.static_feed import StaticFeed
@@ -63,6 +64,8 @@ class Feeds:
         self._texts = texts
         self._probe_timeout_s = probe_timeout_s
         self.directory = Directory(fleet, clock)
+        secret = config.registration.secret
+        self.drains = Drains(fleet, self.directory, secret.encode() if secret else None)
         self.static: StaticFeed | None = None
         self.redis: RedisFeed | None = None
 
@@ -76,6 +79,7 @@ class Feeds:
             async with asyncio.TaskGroup() as group:
                 self.static = StaticFeed(config, fleet, metrics, self.directory, prober, self._clock)
                 group.create_task(self.static.run())
+                group.create_task(self.drains.run())
                 if config.redis is not None:
                     self.redis = RedisFeed(
                         config,
@@ -88,6 +92,7 @@ class Feeds:
                         lease_s=self._lease_s,
                         announced=self.announced,
                         texts=self._texts,
+                        drains=self.drains,
                     )
                     group.create_task(self.redis.run())
 

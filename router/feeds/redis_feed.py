@@ -16,10 +16,11 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from router.config import RouterConfig
 from router.feeds.directory import Directory
+from router.feeds.drains import Drains
 from router.feeds.health import EngineProber
 from router.feeds.lanes import LaneReader
 from router.feeds.membership import FeedHealth
@@ -59,6 +60,7 @@ class RedisFeed:
         lease_s: Life of a lease without renewal.
         announced: Hears of every block that a followed unit announces.
         texts: Given the tokenizers that agents publish; None: nobody reads them.
+        drains: Operators' orders, exchanged with other routers; None: nobody gives any.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class RedisFeed:
         lease_s: float = LEASE_S,
         announced: AnnouncedBlocks | None = None,
         texts: ModelTexts | None = None,
+        drains: Drains | None = None,
     ) -> None:
         if config.redis is None:
             raise ValueError("the Redis feed needs `redis` in the configuration")
@@ -86,6 +89,7 @@ class RedisFeed:
         roster = Roster(
             secret.encode() if secret else None, AllowedAddresses(config.registration.allow), sizes, metrics
         )
+        self._drains = drains or Drains(fleet, directory, secret.encode() if secret else None, unix_time)
         self._health = FeedHealth(lease_s)
         self._watch = MemberWatch(roster, self._health, directory, fleet, prober, metrics, clock)
         self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
@@ -137,6 +141,7 @@ class RedisFeed:
             finally:
                 session.cancel()
                 await asyncio.gather(session, return_exceptions=True)
+                self._drains.link = None
                 await link.close()
             self._lost(_first(session.exception()))
             if self._clock() - began_s > 5.0:
@@ -151,6 +156,7 @@ class RedisFeed:
         self._metrics.feed_changed("redis", up=True)
         LOG.info("Redis is reached" if not self._reached else "Redis is back")
         self._reached, self._failure = True, None
+        self._drains.link = link
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lanes.follow(link))
             group.create_task(self._snapshots.run(link, self.ready))
@@ -174,6 +180,7 @@ class RedisFeed:
     async def _read_leases(self, link: RedisLink) -> None:
         asked = self._watch.take_doubted()
         units = await self._units(link)
+        await self._drains.exchange(link, _replicas_of(units))
         self._leases = await link.leases(list(units))
         self._health.link_up(self._clock(), first=not self._reached)
         self._take_leases(asked)
@@ -196,6 +203,7 @@ class RedisFeed:
 
     async def _read_doubted(self, link: RedisLink) -> None:
         asked = self._watch.take_doubted()
+        await self._drains.exchange(link, _replicas_of(asked))
         leases = await link.leases(sorted(asked))
         # Names that somebody made up are not kept.
         self._leases.update({unit: data for unit, data in leases.items() if data is not None or unit in self._leases})
@@ -222,6 +230,10 @@ class RedisFeed:
         elif not self._reached and not self._complained:
             self._complained = True
             LOG.warning("Redis is not reached, trying on: %s", reason)
+
+
+def _replicas_of(units: Iterable[str]) -> set[str]:
+    return {unit.rpartition("/")[0] for unit in units} - {""}
 
 
 def _first(error: BaseException | None) -> BaseException | None:

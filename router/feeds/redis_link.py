@@ -148,6 +148,18 @@ class RedisLink:
         answers = await self._each([("GET", self._keys.lease(unit)) for unit in units])
         return dict(zip(units, answers, strict=True))
 
+    async def drains(self, replica_ids: Sequence[str]) -> dict[str, bytes | None]:
+        """Return the bytes of each replica's order to take no new requests; None where there is none."""
+        answers = await self._each([("GET", self._keys.drain(replica_id)) for replica_id in replica_ids])
+        return dict(zip(replica_ids, answers, strict=True))
+
+    async def write_drain(self, replica_id: str, data: bytes | None, keep_ms: int) -> None:
+        """Write such an order for `keep_ms`; None takes it away."""
+        if data is None:
+            await _run(self._commands, "DEL", self._keys.drain(replica_id))
+        else:
+            await _run(self._commands, "SET", self._keys.drain(replica_id), data, "PX", keep_ms)
+
     async def snapshot(self, unit: str) -> Snapshot | None:
         """Return the unit's newest snapshot, or None where there is no whole one."""
         for _ in range(2):  # the pointer may move between the two reads

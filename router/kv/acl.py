@@ -1,7 +1,8 @@
 """What agents and routers may do in Redis: rules for `ACL SETUSER`, with the least rights that each needs. Pure.
 
-An agent writes the keys of its namespace, a router reads them; neither sees any other key or channel, and neither may
-do what concerns the server. Scripts run with the rights of their user, so what they call is listed too.
+An agent writes the keys of its namespace; a router reads them, and writes operators' orders to drain alone. Neither
+sees any other key or channel, and neither may do what concerns the server. Scripts run with the rights of their user,
+so what they call is listed too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _AGENT = (
     "rpush",
     "zadd zrem zremrangebyscore",
 )
-_ROUTER = ("get", "lrange", "xread xrange xrevrange", "zrevrangebyscore")
+_ROUTER = ("get set del", "lrange", "xread xrange xrevrange", "zrevrangebyscore")
 
 
 def agent_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
@@ -25,8 +26,8 @@ def agent_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
 
 
 def router_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
-    """Return the rules of a router's user, but for its name, `on` and password. It may read alone."""
-    return _rules(f"%R~{{{namespace}:* %R~{{{namespace}}}:units", _ROUTER)
+    """Return the rules of a router's user, but for its name, `on` and password."""
+    return _rules(f"%R~{{{namespace}:* %R~{{{namespace}}}:units ~{{{namespace}:drain}}:*", _ROUTER)
 
 
 def _rules(keys: str, commands: tuple[str, ...]) -> str:

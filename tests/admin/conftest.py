@@ -30,10 +30,28 @@ from router.telemetry.metrics import Metrics
 SECRETS = {"token": "AT-777-token", "secret": "RS-888-of-sixteen", "password": "RP-333"}
 
 
+class Orders:
+    """Takes orders to drain, and keeps them; knows r0 alone."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[Any, ...]] = []
+
+    async def drain(self, replica_id: str, for_s: float) -> dict[str, Any] | None:
+        """Drain for `for_s` seconds."""
+        self.given.append((replica_id, for_s))
+        return {"replica": replica_id} if replica_id == "r0" else None
+
+    async def undo(self, replica_id: str) -> dict[str, Any] | None:
+        """Let it take requests again."""
+        self.given.append((replica_id,))
+        return {"replica": replica_id} if replica_id == "r0" else None
+
+
 class Admin:
     """A running admin application: what it reads and where it is."""
 
     def __init__(self, **settings: Any) -> None:
+        self.orders = Orders()
         data = {
             "listen": "127.0.0.1:0",
             "models": [{"name": "tiny"}],
@@ -69,6 +87,7 @@ class Admin:
             reader=self.reader,
             not_ready=lambda: self.reasons,
             clock=time.monotonic,
+            drains=self.orders,
         )
         self.runner = AdminRunner(build_admin(view), shutdown_timeout=0.1)
         self.url = ""

@@ -62,7 +62,7 @@ async def test_with_the_token_everything_is_told(admins):
     for row in ENDPOINTS:
         path = row.path.replace("{request-id}", "q1").replace("{replica}", "r0")
         body = json.dumps(PROMPT) if row.method == "POST" else None
-        headers = {"authorization": f"bearer {TOKEN}"}
+        headers = {"authorization": f"bearer {TOKEN}", "content-type": "application/json"}
         async with admin.session.request(row.method, admin.url + path, headers=headers, data=body) as answer:
             assert answer.status == 200, row
 

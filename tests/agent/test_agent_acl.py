@@ -79,6 +79,10 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(
     assert await link.text_file(publisher.files["tokenizer.json"], 10) == b"{}"
     publisher.end()
     await writing
+    await link.write_drain("r0", b"order", 10_000)
+    assert await link.drains(["r0", "r1"]) == {"r0": b"order", "r1": None}
+    assert await client.get(Keys().drain("r0")) == b"order"
+    await link.write_drain("r0", None, 0)
     await lane.retire()
     assert await link.units(60) == {}
     await link.close()
@@ -97,6 +101,8 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(
         (agent_rules, "ACL LIST"),
         (agent_rules, "PUBLISH c x"),
         (router_rules, "SET {wr:1}:lease:r0/0 x"),
+        (router_rules, "DEL {wr:1}:lease:r0/0"),
+        (router_rules, "SET {wr:text}:0 x"),
         (router_rules, "ZADD {wr}:units 1 x"),
         (router_rules, "XADD {wr:1}:stream * d x"),
         (router_rules, "EVAL return 0"),
