@@ -30,6 +30,7 @@ from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
 from router.proving import SETTLE_EVERY_S, Proving
 from router.proxy.data_plane import DataPlane
+from router.proxy.listening import Listening, bind, url_of
 from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.request.text import Text
@@ -41,6 +42,7 @@ from router.telemetry.recorder import Recorder
 from router.telemetry.traces import Tracer
 from router.telemetry.trust_log import log_trust_change
 from router.texts import ModelTexts
+from router.tls import Contexts, contexts_of
 
 LOG = logging.getLogger("warmroute.app")
 SWEEP_EVERY_S = 0.05
@@ -62,6 +64,7 @@ class App:
     def __init__(self, config: RouterConfig, texts: ModelTexts) -> None:
         self.config = config
         self.clock = time.monotonic
+        self._tls = contexts_of(config)
         texts.limit(config.limits)
         self.texts = texts
         self.index = PrefixIndex()
@@ -101,11 +104,19 @@ class App:
         """Set to end the pause between becoming not ready and draining."""
         self._started_s = self.clock()
         self.feeds = Feeds(
-            config, self.fleet, self.index, self.metrics, self.clock, announced=self.announced, texts=texts
+            config,
+            self.fleet,
+            self.index,
+            self.metrics,
+            self.clock,
+            announced=self.announced,
+            texts=texts,
+            tls=self._tls.engines,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()
         self._data_plane: DataPlane | None = None
+        self._admin_listening: Listening | None = None
         self._admin = AdminView(
             fleet=self.fleet,
             index=self.index,
@@ -153,13 +164,16 @@ class App:
             reasons.append(f"fleet: none of {len(self.fleet.replicas)} replicas is ready")
         return reasons
 
-    def apply(self, config: RouterConfig, staged: ModelTexts, needs_restart: list[str]) -> None:
+    def apply(
+        self, config: RouterConfig, staged: ModelTexts, needs_restart: list[str], tls: Contexts | None = None
+    ) -> None:
         """Serve by another configuration from now on, in one step between two requests. Those that run keep theirs.
 
         Args:
             config: Checked; equal to the present one in what can't change while running.
             staged: Texts of models that are new or changed.
             needs_restart: Changed keys that are not in `config`.
+            tls: Its certificates, where they may be others than before.
         """
         models = {model.name: model for model in config.models}
         gone = [
@@ -182,21 +196,27 @@ class App:
         self._access_log.enabled = config.log.access
         if self._data_plane is not None:
             self._data_plane.configure(config)
+        if tls is not None:
+            self._use(tls)
         self.report.needs_restart = needs_restart
         self._note_loaded()
+
+    def _use(self, tls: Contexts) -> None:
+        """Use other certificates for connections from now on."""
+        self._tls.engines.use(tls.engines)
+        self._tls = Contexts(tls.clients, tls.admin, self._tls.engines)
+        listening = self._data_plane.listening if self._data_plane is not None else None
+        for each, context in ((listening, tls.clients), (self._admin_listening, tls.admin)):
+            if each is not None:
+                task = asyncio.get_running_loop().create_task(each.use(context))
+                self._tasks.append(task)
+                task.add_done_callback(self._tasks.remove)
 
     def _note_loaded(self) -> None:
         self.report.digest = digest_of(masked_config(self.config))
         self.report.loaded_unix_s = self.report.tried_unix_s = time.time()
         needs_restart = len(self.report.needs_restart)
         self.metrics.config_loaded(self.report.digest, self.report.loaded_unix_s, needs_restart)
-
-    def check(self, config: RouterConfig) -> None:
-        """Make sure that a configuration can be applied.
-
-        Raises:
-            ConfigurationError: A file that it names can't be used.
-        """
 
     async def drain(self) -> None:
         """Stop taking traffic, let what runs finish, then close everything.
@@ -216,7 +236,7 @@ class App:
 
     async def close(self) -> None:
         """End everything at once."""
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._data_plane is not None:
@@ -243,15 +263,23 @@ class App:
             self.recorder,
             take_over,
             loop,
-            remote=ReplicaTokenizer(session),
+            remote=ReplicaTokenizer(session, self._tls.engines),
             token_cache=self.texts.token_cache,
+            tls=self._tls.engines,
         )
-        [url, *_] = await _bound("listen", self.config.listen, self._data_plane.start)
+        data_plane, tls = self._data_plane, self._tls
+        [url, *_] = await _bound("listen", self.config.listen, lambda: data_plane.start(None, tls.clients))
         if self.config.admin.listen is None:
             return {"ready": "router", "http": url, "admin": url}
-        host, port = split_address(self.config.admin.listen)
-        admin_url = await _bound("admin.listen", self.config.admin.listen, lambda: runner.listen(host, port))
+        admin_url = await _bound("admin.listen", self.config.admin.listen, lambda: self._listen_admin(runner))
         return {"ready": "router", "http": url, "admin": admin_url}
+
+    async def _listen_admin(self, runner: AdminRunner) -> str:
+        bound = bind(str(self.config.admin.listen))
+        self._admin_listening = Listening(asyncio.get_running_loop(), runner.protocol, self._tls.admin)
+        self._closing.callback(self._admin_listening.close)
+        await self._admin_listening.accept_from(bound)
+        return url_of(bound[0], secure=self._tls.admin is not None)
 
     async def _complete(self, prompt: Prompt, path: str, body: bytes) -> Prompt:
         return prompt if self._data_plane is None else await self._data_plane.complete(prompt, path, body)

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 
 from router.config_section import PositiveSeconds, Section
 from router.config_tenants import IsolationConfig, TenantConfig, UpstreamConfig
+from router.config_tls import ListenTlsConfig
 from router.kv.addresses import check_allow, check_engine_url, check_host_name, normalised_url
 from router.kv.redis_url import check_redis_url
 
@@ -232,6 +233,7 @@ class AdminConfig(Section):
     """Where health, metrics and decisions are served."""
 
     listen: str | None = Field(None, description="HOST:PORT of its own; default: shares a loopback `listen`")
+    tls: ListenTlsConfig | None = Field(None)
     token: str | None = Field(None, min_length=8, description="bearer token for /admin and /metrics")
     token_file: Path | None = Field(None, description="file that holds the token")
     decisions: int = Field(1_000, ge=0, le=1_000_000, description="decisions kept for /admin/decisions")
@@ -293,6 +295,7 @@ class RouterConfig(Section):
     """The whole file. The least that works: `listen`, one model, and `replicas` or `redis`."""
 
     listen: str = Field("127.0.0.1:8080", description="HOST:PORT for clients; port 0: any free one")
+    tls: ListenTlsConfig | None = Field(None)
     models: tuple[ModelConfig, ...] = Field(min_length=1)
     replicas: tuple[ReplicaConfig, ...] = Field(())
     redis: RedisConfig | None = Field(None)

@@ -17,6 +17,7 @@ from router.config_tenants import tenant_problems
 from router.config_yaml import YamlError, read_yaml
 from router.errors import ConfigurationError, Problem
 from router.kv.addresses import normalised_url
+from router.tls import contexts_of
 
 LOG = logging.getLogger("warmroute.config")
 PREFIX = "WARMROUTE_"
@@ -88,9 +89,24 @@ def parse(
     problems += [*_nowhere_to_send(data), *_named_twice(data), *_public_admin(data), *_tenant_problems(data)]
     if check_models is not None:
         problems += check_models(list(_valid_models(data)))
+    if config is not None:
+        problems += _tls_problems(config)
     if problems or config is None:
         raise ConfigurationError(problems)
     return config
+
+
+def _tls_problems(config: RouterConfig) -> list[Problem]:
+    problems = []
+    try:
+        contexts_of(config)
+    except ConfigurationError as error:
+        problems = error.problems
+    if config.admin.tls is not None and config.admin.listen is None:
+        problems.append(
+            Problem("admin.tls", "is set without `admin.listen`", "admin shares the address of `listen`, and `tls`")
+        )
+    return problems
 
 
 def _overlay_environment(data: dict[str, Any], environ: Mapping[str, str], is_silent: bool) -> list[Problem]:

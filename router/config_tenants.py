@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from router.config_section import Section
+from router.config_tls import UpstreamTlsConfig
 
 KEY_HASH = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -108,6 +109,7 @@ class UpstreamConfig(Section):
         "their own; without tenants clients' credentials pass unchanged",
     )
     api_key_file: Path | None = Field(None, description="file that holds the key")
+    tls: UpstreamTlsConfig | None = Field(None)
 
     @field_validator("api_key")
     @classmethod

@@ -16,6 +16,7 @@ from router.config_watch import files_of
 from router.errors import ConfigurationError, Problem
 from router.telemetry.logs import set_level
 from router.texts import ModelTexts
+from router.tls import Contexts, contexts_of
 
 LOG = logging.getLogger("warmroute.config")
 
@@ -45,27 +46,27 @@ class Reloader:
             staged = app.texts.staged()
             report.tried_unix_s = time.time()
             try:
-                wanted = await asyncio.to_thread(self._load, staged)
-                app.check(wanted)
+                wanted, tls = await asyncio.to_thread(self._load, staged)
             except ConfigurationError as error:
                 report.result = "failed"
                 report.problems = [str(problem) for problem in error.problems]
                 for problem in report.problems:
                     LOG.error("the configuration is not taken over: %s", problem)
             else:
-                self._apply(wanted, staged)
+                self._apply(wanted, staged, tls)
             app.metrics.config_reloaded(report.result)
 
-    def _load(self, staged: ModelTexts) -> RouterConfig:
+    def _load(self, staged: ModelTexts) -> tuple[RouterConfig, Contexts]:
         """In a thread: tokenizers take seconds."""
         known = {model.name: model for model in self._app.config.models}
 
         def load_changed(models: Sequence[tuple[int, ModelConfig]]) -> list[Problem]:
             return staged.load([(at, model) for at, model in models if not _same_text(known.get(model.name), model)])
 
-        return load(self._path, check_models=load_changed, is_silent=True)
+        config = load(self._path, check_models=load_changed, is_silent=True)
+        return config, contexts_of(config)
 
-    def _apply(self, wanted: RouterConfig, staged: ModelTexts) -> None:
+    def _apply(self, wanted: RouterConfig, staged: ModelTexts, tls: Contexts) -> None:
         app, report = self._app, self._app.report
         self._wanted = wanted
         config, needs_restart = merged(app.config, wanted)
@@ -74,7 +75,7 @@ class Reloader:
         if config != app.config:
             set_level(config.log.level)
         # Equal settings are applied too: a file that they name (a certificate, a list of keys) may be another.
-        app.apply(config, staged, needs_restart)
+        app.apply(config, staged, needs_restart, tls)
         if report.result == "unchanged":
             return
         for warning in warnings_of(config):

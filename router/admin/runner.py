@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -38,23 +37,15 @@ class AdminRunner(web.AppRunner):
         server = await super()._make_server()
         return _Server(server.request_handler, request_factory=server.request_factory, **server._kwargs)
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> str:
-        """Listen on an address; return it as a URL.
-
-        Raises:
-            OSError: It can't be listened on.
-        """
-        site = web.TCPSite(self, host, port, ssl_context=tls)
-        await site.start()
-        bound = self.addresses[0][1]
-        scheme = "http" if tls is None else "https"
-        return f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
+    def protocol(self) -> asyncio.Protocol:
+        """Return what serves a new connection."""
+        if self.server is None:
+            raise RuntimeError("the admin runner is not set up")
+        return self.server()
 
     def take_over(self, transport: asyncio.Transport, read: bytes) -> asyncio.Protocol:
         """Take a connection of the data plane, with the bytes that were read of it."""
-        if self.server is None:
-            raise RuntimeError("the admin runner is not set up")
-        protocol = self.server()
+        protocol = self.protocol()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(read)

@@ -21,6 +21,7 @@ from router.index.prefix_index import PrefixIndex
 from router.kv.addresses import AllowedAddresses
 from router.telemetry.metrics import Metrics
 from router.texts import ModelTexts
+from router.tls import EngineTls
 
 
 class Feeds:
@@ -31,6 +32,7 @@ class Feeds:
         lease_s: Life of an agent's lease without renewal.
         announced: Hears of every block that a followed unit announces.
         texts: Given the tokenizers that agents publish.
+        tls: How to speak to engines at https:// addresses.
         probe_timeout_s: An engine that takes longer to answer a probe failed it.
 
     Raises:
@@ -49,7 +51,9 @@ class Feeds:
         probe_timeout_s: float = 2.0,
         announced: AnnouncedBlocks | None = None,
         texts: ModelTexts | None = None,
+        tls: EngineTls | None = None,
     ) -> None:
+        self._tls = tls
         try:
             AllowedAddresses(config.registration.allow)
         except ValueError as error:
@@ -74,7 +78,7 @@ class Feeds:
         # Probes reuse no connection: they are to show whether the engine accepts new ones.
         connector = aiohttp.TCPConnector(force_close=True, limit=0)
         async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
-            prober = EngineProber(session, self._probe_timeout_s)
+            prober = EngineProber(session, self._probe_timeout_s, self._tls)
             config, fleet, metrics = self._config, self._fleet, self._metrics
             async with asyncio.TaskGroup() as group:
                 self.static = StaticFeed(config, fleet, metrics, self.directory, prober, self._clock)

@@ -13,6 +13,7 @@ import aiohttp
 from router.fleet.facts import ServedModel
 from router.kv.engine_metrics import CacheConfig, cache_configs, totals
 from router.kv.engine_models import parse_models
+from router.tls import EngineTls
 
 MAX_ANSWER_BYTES = 8 * 2**20
 
@@ -41,9 +42,11 @@ class EngineProber:
 
     Args:
         timeout_s: For each question as a whole: a probe that hangs is a failed one.
+        tls: How to speak to engines at https:// addresses; None: by the system's CAs.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, timeout_s: float = 2.0) -> None:
+    def __init__(self, session: aiohttp.ClientSession, timeout_s: float = 2.0, tls: EngineTls | None = None) -> None:
+        self._tls = tls
         self._session = session
         self._timeout_s = timeout_s
 
@@ -64,7 +67,9 @@ class EngineProber:
 
     async def _get(self, url: str) -> tuple[int | None, bytes]:
         try:
-            async with asyncio.timeout(self._timeout_s), self._session.get(url, allow_redirects=False) as answer:
+            secured = self._tls.options(url) if self._tls is not None else {}
+            asked = self._session.get(url, allow_redirects=False, **secured)
+            async with asyncio.timeout(self._timeout_s), asked as answer:
                 body = bytearray()
                 async for part in answer.content.iter_chunked(65_536):
                     body += part

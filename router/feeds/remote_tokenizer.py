@@ -9,6 +9,7 @@ import aiohttp
 
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.remote import NotServedError, Question
+from router.tls import EngineTls
 
 MAX_ANSWER_BYTES = 32 * 2**20
 _NOT_SERVED = (404, 405)
@@ -26,16 +27,21 @@ def open_session(idle_s: float) -> aiohttp.ClientSession:
 
 
 class ReplicaTokenizer:
-    """`router.request.remote.RemoteTokenizer` over one HTTP session."""
+    """`router.request.remote.RemoteTokenizer` over one HTTP session.
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    Args:
+        tls: How to speak to engines at https:// addresses; None: by the system's CAs.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, tls: EngineTls | None = None) -> None:
+        self._tls = tls
         self._session = session
 
     async def ask(self, url: str, question: Question) -> bytes:
         """Return the body that a replica answers.
 
         Args:
-            url: The replica's, http://HOST:PORT.
+            url: The replica's, http://HOST:PORT or https://HOST:PORT.
 
         Raises:
             NotServedError: It has no such path (404, 405).
@@ -43,8 +49,9 @@ class ReplicaTokenizer:
                 breaks off or answers without end.
         """
         try:
+            secured = self._tls.options(url) if self._tls is not None else {}
             async with self._session.post(
-                f"{url}{question.path}", data=question.body, headers=_HEADERS, allow_redirects=False
+                f"{url}{question.path}", data=question.body, headers=_HEADERS, allow_redirects=False, **secured
             ) as answer:
                 if answer.status in _NOT_SERVED:
                     raise NotServedError

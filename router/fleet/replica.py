@@ -62,12 +62,12 @@ class Replica:
     ejections: int = 0
     refused_connections: bool = False
     """Its last failure was that it could not be connected to: a probe that passes shows that this is over."""
-    host: str = ""
-    port: int = 0
+    address: tuple[str, int, bool] = ("", 0, False)
+    """Host, port, and whether it is spoken to by TLS."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
-        self.host, self.port = parts.hostname or "", parts.port or 80
+        self.address = (parts.hostname or "", parts.port or 80, parts.scheme == "https")
 
     @property
     def troubled(self) -> bool:

@@ -8,22 +8,25 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+_PORTS = {"http": 80, "https": 443}
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\Z")
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,253}\Z")
 
 
 def normalised_url(text: str) -> str:
-    """Return `http://HOST:PORT` for any spelling of it, so that two sources mean the same replica.
+    """Return `http://HOST:PORT` (or https) for any spelling of it, so that two sources mean the same replica.
 
-    Case, a missing scheme, a trailing slash and the default port make no difference; `localhost` is 127.0.0.1, and an
-    IPv6 address is in its short form, in brackets.
+    Case, a missing scheme, a trailing slash and the default port make no difference; an IPv6 address is in its short
+    form, in brackets. `localhost` is 127.0.0.1, but in https:// addresses: certificates bear names.
 
     Raises:
-        ValueError: It is no http address, has a path, query, fragment or credentials, or a host or port that can't be.
+        ValueError: It is no http or https address, has a path, query, fragment or credentials, or a host or port that
+            can't be.
     """
     parts = urlsplit(text.strip() if "://" in text else f"http://{text.strip()}")
-    if parts.scheme.lower() != "http":
-        raise ValueError("only http:// addresses are supported")
+    scheme = parts.scheme.lower()
+    if scheme not in _PORTS:
+        raise ValueError("only http:// and https:// addresses are supported")
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
         raise ValueError("an address has no path, query or credentials")
     host = (parts.hostname or "").rstrip(".")
@@ -31,7 +34,7 @@ def normalised_url(text: str) -> str:
         raise ValueError("an address has a host")
     if parts.port == 0:
         raise ValueError("a port is a number from 1 to 65535")
-    if host == "localhost":
+    if host == "localhost" and scheme == "http":
         host = "127.0.0.1"
     try:
         address = ipaddress.ip_address(host)
@@ -39,7 +42,7 @@ def normalised_url(text: str) -> str:
         check_host_name(host)
     else:
         host = f"[{address.compressed}]" if address.version == 6 else address.compressed
-    return f"http://{host}:{parts.port or 80}"
+    return f"{scheme}://{host}:{parts.port or _PORTS[scheme]}"
 
 
 def check_host_name(host: str) -> None:
@@ -70,11 +73,11 @@ def check_host(host: str) -> str | None:
 def check_engine_url(text: str) -> str | None:
     """Return what is wrong with an engine's address that routers are to use, with the remedy; None when nothing is."""
     try:
-        if not text.lower().startswith("http://"):
-            raise ValueError("only http:// addresses are supported")
+        if not text.lower().startswith(("http://", "https://")):
+            raise ValueError("only http:// and https:// addresses are supported")
         normalised_url(text)
     except ValueError as error:
-        return f"{error}: routers reach engines at http://HOST:PORT"
+        return f"{error}: routers reach engines at http://HOST:PORT or https://HOST:PORT"
     return None
 
 

@@ -1,6 +1,7 @@
 """The data plane: HTTP/1.1 on asyncio Protocols and llhttp, from a client's bytes to an engine's and back.
 
 data_plane.py         DataPlane: listens, routes, drains
+listening.py          the sockets that clients connect to
 client_connection.py  a client's connection: requests in, one at a time
 request_head.py       what a request's head says, and which heads are refused
 incoming_body.py      a request's body while it comes in

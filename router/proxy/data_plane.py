@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
+import ssl
 import time
+from collections.abc import Sequence
 
-from router.config import LimitsConfig, RouterConfig, split_address
+from router.config import LimitsConfig, RouterConfig
 from router.errors import MethodNotAllowedError, WarmrouteError
 from router.proxy.client_connection import ClientConnection
 from router.proxy.deadlines import Deadlines
 from router.proxy.door import AdminHandoff, ByteBudget, Door
 from router.proxy.exchange import Exchange
 from router.proxy.forward import Forwarder, RequestIds
+from router.proxy.listening import Listening, bind, url_of
 from router.proxy.models import models_json
 from router.proxy.paths import AllowedPaths
 from router.proxy.pool import EnginePool
@@ -22,10 +26,9 @@ from router.proxy.seams import Health, Places, Reader, Records
 from router.request.prompt import Prompt
 from router.request.remote import RemoteTokenizer
 from router.request.token_cache import TokenCache
+from router.tls import EngineTls
 
 MODELS_PATH = "/v1/models"
-BACKLOG = 4_096
-"""Connections that the kernel accepts ahead of us; it takes no more than net.core.somaxconn."""
 
 
 class DataPlane:
@@ -38,6 +41,7 @@ class DataPlane:
         loop: The loop to serve on; the running one if left out.
         remote: Asks replicas about prompts that the router has no tokenizer for.
         token_cache: Where the chains of what they answer are kept.
+        tls: How to speak to engines at https:// addresses; None: by the system's CAs.
     """
 
     def __init__(
@@ -51,17 +55,18 @@ class DataPlane:
         loop: asyncio.AbstractEventLoop | None = None,
         remote: RemoteTokenizer | None = None,
         token_cache: TokenCache | None = None,
+        tls: EngineTls | None = None,
     ) -> None:
         self._config = config
         self._fleet = fleet
         self._recorder = recorder
         self._loop = loop or asyncio.get_running_loop()
         self._started_unix_s = int(time.time())
-        self._server: asyncio.Server | None = None
+        self.listening: Listening | None = None
         self.deadlines = Deadlines(self._loop)
         timeouts = config.timeouts
         self.pool = EnginePool(
-            self._loop, self.deadlines, idle_s=timeouts.upstream_idle_s, connect_s=timeouts.connect_s
+            self._loop, self.deadlines, idle_s=timeouts.upstream_idle_s, connect_s=timeouts.connect_s, tls=tls
         )
         self.forwarder = Forwarder(
             loop=self._loop,
@@ -91,19 +96,22 @@ class DataPlane:
             admin_handoff=admin_handoff,
         )
 
-    async def start(self) -> list[str]:
+    async def start(
+        self, sockets: Sequence[socket.socket] | None = None, tls: ssl.SSLContext | None = None
+    ) -> list[str]:
         """Listen; return the bound addresses as URLs.
+
+        Args:
+            sockets: Bound already; None: bind to `listen`.
+            tls: For clients' connections; None: plain.
 
         Raises:
             OSError: The address can't be listened on.
         """
-        host, port = split_address(self._config.listen)
-        self._server = await self._loop.create_server(lambda: ClientConnection(self.door), host, port, backlog=BACKLOG)
-        urls = []
-        for listening in self._server.sockets:
-            name = listening.getsockname()
-            urls.append(f"http://[{name[0]}]:{name[1]}" if ":" in name[0] else f"http://{name[0]}:{name[1]}")
-        return urls
+        bound = list(sockets) if sockets is not None else bind(self._config.listen)
+        self.listening = Listening(self._loop, lambda: ClientConnection(self.door), tls)
+        await self.listening.accept_from(bound)
+        return [url_of(each, secure=tls is not None) for each in bound]
 
     async def complete(self, prompt: Prompt, path: str, body: bytes) -> Prompt:
         """Return a prompt that was read with what a replica tells of it, where that is of use, as for a request."""
@@ -143,8 +151,8 @@ class DataPlane:
         """Stop listening, let what runs finish for up to `timeout_s`, then cut it."""
         self.announce_drain()
         self.door.closing = True
-        if self._server is not None:
-            self._server.close()
+        if self.listening is not None:
+            self.listening.close()
         for connection in list(self.door.connections):
             connection.drain()
         if self.door.connections:
@@ -154,9 +162,8 @@ class DataPlane:
 
     async def close(self) -> None:
         """Close everything at once."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self.listening is not None:
+            self.listening.close()
         for connection in list(self.door.connections):
             connection.kill()
         if self.door.connections:

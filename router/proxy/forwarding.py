@@ -144,8 +144,7 @@ class Forwarding:
         self._reach(placement)
 
     def _reach(self, placement: Placement) -> None:
-        replica = placement.replica
-        connection = self._forwarder.pool.take((replica.host, replica.port))
+        connection = self._forwarder.pool.take(placement.replica.address)
         if connection is not None:
             self._send(connection)
         else:
@@ -154,8 +153,9 @@ class Forwarding:
     def _connect(self) -> None:
         placement = self._placement
         assert placement is not None  # noqa: S101 - for the type alone: it was just placed
-        address = (placement.replica.host, placement.replica.port)
-        self._connecting = self._forwarder.pool.connect(address, self._connected, self._connect_failed)
+        self._connecting = self._forwarder.pool.connect(
+            placement.replica.address, self._connected, self._connect_failed
+        )
 
     def _connected(self, connection: EngineConnection) -> None:
         try:
@@ -193,7 +193,7 @@ class Forwarding:
         self._connection = connection
         self._sent_s = time.monotonic()
         self.deadline_s = min(self._total_deadline_s, self._sent_s + self._forwarder.timeouts.first_byte_s)
-        authority = replica.url.removeprefix("http://").encode("ascii", "replace")
+        authority = replica.url.partition("//")[2].encode("ascii", "replace")
         head = engine_head(request, authority, rank)
         connection.send(self, head, request.body, bodiless=request.method == "HEAD")
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable
 
 from router.proxy.deadlines import NEVER, Deadlines
 from router.proxy.engine_connection import EngineConnection
+from router.tls import EngineTls
 
 IDLE_CONNECTIONS = 256
 """Idle connections kept for one replica."""
 
-Address = tuple[str, int]
+Address = tuple[str, int, bool]
+"""Host, port, and whether it is spoken to by TLS."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,11 +40,19 @@ class EnginePool:
         idle_s: An idle connection is used no more after this. Engines close theirs too (vLLM after 5 s); a request sent
             at that very moment is lost, so ours must be shorter.
         connect_s: Longest time to connect.
+        tls: How to speak to engines by TLS; None: the system's CAs.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, deadlines: Deadlines, *, idle_s: float, connect_s: float
+        self,
+        loop: asyncio.AbstractEventLoop,
+        deadlines: Deadlines,
+        *,
+        idle_s: float,
+        connect_s: float,
+        tls: EngineTls | None = None,
     ) -> None:
+        self._tls = tls
         self._loop = loop
         self._deadlines = deadlines
         self._idle_s = idle_s
@@ -111,7 +122,7 @@ class EnginePool:
         connection = EngineConnection(self)
         try:
             async with asyncio.timeout(self._connect_s):
-                await self._loop.create_connection(lambda: connection, *address)
+                await self._open(connection, address)
         except asyncio.CancelledError:
             connection.abort()  # it may have been made at this very moment
             raise
@@ -127,8 +138,18 @@ class EnginePool:
             connected(connection)
         except Exception:
             # Nobody awaits this task. Whoever took the connection hears of its end.
-            _log.exception("internal error with a new connection to %s:%d", *address)
+            _log.exception("internal error with a new connection to %s:%d", *address[:2])
             connection.abort()
+
+    async def _open(self, connection: EngineConnection, address: Address) -> None:
+        host, port, secure = address
+        if not secure:
+            await self._loop.create_connection(lambda: connection, host, port)
+            return
+        if self._tls is None:
+            self._tls = EngineTls(ssl.create_default_context())
+        name = self._tls.server_name or host
+        await self._loop.create_connection(lambda: connection, host, port, ssl=self._tls.context, server_hostname=name)
 
     # -- for connections ----------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ def test_the_default_id_is_the_hosts_name_and_no_address() -> None:
     assert settings(*GOOD).replica_id
 
 
-@pytest.mark.parametrize("url", ["https://h:1", "http://h:1/v1"])
+@pytest.mark.parametrize("url", ["https://h:1/v1", "http://h:1/v1"])
 def test_an_address_that_every_router_refuses_is_refused_here(url: str) -> None:
     """As --advertise, and as the --engine-url that would stand for it; with the remedy."""
     (told,) = problems(*GOOD, "--advertise", url)

@@ -245,7 +245,7 @@ def test_an_empty_allow_list_of_paths_is_refused() -> None:
         "http://u:p@h",
         "http://h/#f",
         "http://h/v1",
-        "https://h",
+        "ftp://h",
         "h:1",
         "http://é",
     ],

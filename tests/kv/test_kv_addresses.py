@@ -16,6 +16,8 @@ from router.kv.addresses import AllowedAddresses, check_allow, check_engine_url,
         ("HTTP://127.0.0.1:9001", "http://127.0.0.1:9001"),
         ("http://Pod-0.Engines.svc.:8000", "http://pod-0.engines.svc:8000"),
         ("http://engine", "http://engine:80"),
+        ("HTTPS://Engine", "https://engine:443"),
+        ("https://localhost:9001/", "https://localhost:9001"),
         ("[0:0:0:0:0:0:0:1]:9001", "http://[::1]:9001"),
     ],
 )
@@ -27,7 +29,16 @@ def test_every_spelling_is_one_address(text, url):
 @pytest.mark.parametrize(
     "text",
     [
-        *("https://e:1", "http://e/v1", "http://u:p@e", "http://e?x=1", "", "http://:1", "http://e:99999", "ftp://e"),
+        *(
+            "https://e:1/v1",
+            "http://e/v1",
+            "http://u:p@e",
+            "http://e?x=1",
+            "",
+            "http://:1",
+            "http://e:99999",
+            "ftp://e",
+        ),
         *("http://e:0", "http://e#f", f"http://{'a' * 64}.svc", "http://a..svc", "http://-a", "http://é:1"),
         "http://" + ".".join(["a" * 60] * 5),
     ],
@@ -75,14 +86,14 @@ def test_any_other_entry_has_a_problem_that_names_it(entry):
     assert repr(entry) in check_allow(entry)
 
 
-@pytest.mark.parametrize("url", ["http://10.0.0.1:8000", "http://pod-0.svc", "HTTP://[::1]:1/"])
+@pytest.mark.parametrize("url", ["http://10.0.0.1:8000", "http://pod-0.svc", "HTTP://[::1]:1/", "https://pod-0.svc"])
 def test_an_advertised_address_may_be_plain_http(url):
     """Host and port, nothing more."""
     assert check_engine_url(url) is None
 
 
 @pytest.mark.parametrize(
-    "url", ["https://h:1", "http://h:1/v1", "h:1", "", "http://", "http://u:p@h", "http://h:99999"]
+    "url", ["https://h:1/v1", "http://h:1/v1", "h:1", "", "http://", "http://u:p@h", "http://h:99999"]
 )
 def test_an_address_that_routers_refuse_is_told_with_the_remedy(url):
     """What every router would refuse has a problem at the agent already."""

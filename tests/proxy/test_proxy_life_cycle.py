@@ -94,7 +94,7 @@ async def test_idle_engine_connections_are_let_go(harness, engine, wire, eventua
     one = await engine()
     item = await harness(one, timeouts={"upstream_idle_s": 0.2})
     assert (await item.ask(wire.post(wire.chat_body()))).status == 200
-    assert item.plane.pool.idle_count(("127.0.0.1", one.port)) == 1
+    assert item.plane.pool.idle_count(("127.0.0.1", one.port, False)) == 1
     await eventually(lambda: one.open == 0, timeout_s=2)
     assert item.plane.pool.open_count == 0
     assert (await item.ask(wire.post(wire.chat_body()))).status == 200
