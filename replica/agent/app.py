@@ -90,7 +90,7 @@ class Agent:
             await self._stop_ranks()
             await health.close()
             await session.close()
-            await redis.aclose()
+            await redis.close()
             context.destroy(linger=0)
             status = await self._end_process()
         return code or status

@@ -14,10 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from router.kv import drains
+from router.kv.client.client import RedisClient, RedisError
 from router.kv.engine_metrics import Load
 from router.kv.keys import Keys
 
@@ -73,7 +71,7 @@ class DrainOrders:
         secret: With one, an order that is unsigned or signed with another secret is void.
     """
 
-    def __init__(self, redis: Redis, keys: Keys, replica_id: str, secret: bytes | None) -> None:
+    def __init__(self, redis: RedisClient, keys: Keys, replica_id: str, secret: bytes | None) -> None:
         self._redis = redis
         self._key = keys.drain(replica_id)
         self._replica_id = replica_id
@@ -95,8 +93,7 @@ class DrainOrders:
 
     async def look(self) -> None:
         """Read the order. Raises what redis-py raises."""
-        data: Any = await self._redis.get(self._key)
-        await asyncio.sleep(0)  # redis-py swallows a cancellation that arrives within a command: it is due here
+        data: Any = await self._redis.run(self._key, "GET", self._key)
         was = self._until_unix_s
         self._until_unix_s = 0.0 if data is None else self._end(data)
         if bool(was) != bool(self._until_unix_s):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from redis.asyncio import Redis
-
 from replica.agent import scripts
 from router.kv import wire
+from router.kv.client.client import RedisClient, RedisError, Script
 from router.kv.keys import Keys
 from router.kv.wire import BlocksBatch, Change, Layer, Message, Snapshot, StateChange
 
@@ -40,7 +40,7 @@ class Lane:
         stream_id: A position in the stream at or before the next batch.
     """
 
-    def __init__(self, redis: Redis, keys: Keys, unit: str, lease_s: float, snapshot_s: float) -> None:
+    def __init__(self, redis: RedisClient, keys: Keys, unit: str, lease_s: float, snapshot_s: float) -> None:
         self.epoch = 0
         self.sequence = 0
         self.stream_id = "0-0"
@@ -57,14 +57,12 @@ class Lane:
         self._ttl_ms = int(4 * lease_s * 1000) + self._kept_ms
         self._snapshot_name: str | None = None
         self._snapshots = 0
-        self._scripts = {
-            name: redis.register_script(getattr(scripts, name))
-            for name in ("MINT", "PUBLISH", "RENEW", "SWAP", "RETIRE", "ENROL")
-        }
 
     async def mint(self) -> None:
         """Begin a new epoch, above all that were: from now on older writers are fenced."""
-        epoch, stream_id = await self._run("MINT", [self._fence, self._stream], [self._ttl_ms])
+        epoch, stream_id = await self._redis.script(
+            scripts.MINT, [self._fence, self._stream], [self._ttl_ms, self.epoch]
+        )
         self.epoch, self.sequence, self.stream_id = int(epoch), 0, stream_id.decode()
 
     async def publish(self, batches: Sequence[tuple[Change, ...]], others: Sequence[Message] = ()) -> None:
@@ -81,16 +79,19 @@ class Lane:
         messages += others
         arguments: list[Any] = [self.epoch, self.sequence, after, self._kept_ms, self._ttl_ms]
         arguments += [wire.encode(message) for message in messages]
-        self.stream_id = await self._fenced("PUBLISH", [self._fence, self._stream], arguments)
+        self.stream_id = await self._fenced(scripts.PUBLISH, [self._fence, self._stream], arguments)
         self.sequence = after
 
     async def renew(self, lease: bytes) -> None:
-        """Write the lease, keep the unit's keys alive, and enrol the unit. Raises FencedError, LostError."""
+        """Write the lease and keep the unit's keys alive. Raises FencedError, LostError."""
         keys = [self._fence, self._lease, self._pointer]
         if self._snapshot_name is not None:
             keys.append(self._keys.snapshot(self._unit, self._snapshot_name))
-        await self._fenced("RENEW", keys, [self.epoch, lease, self._lease_ms, self._ttl_ms])
-        await self._run("ENROL", [self._keys.registry], [self._unit, REGISTRY_S])
+        await self._fenced(scripts.RENEW, keys, [self.epoch, lease, self._lease_ms, self._ttl_ms])
+
+    async def enrol(self) -> None:
+        """Enter the unit in the registry. In a Cluster that is on another node, which may be away alone."""
+        await self._redis.script(scripts.ENROL, [self._keys.registry], [self._unit, REGISTRY_S])
 
     async def write_snapshot(self, layers: Sequence[Layer], sequence: int, stream_id: str) -> None:
         """Write a snapshot under a new name, then swap the pointer. Raises FencedError, LostError."""
@@ -98,31 +99,46 @@ class Lane:
         name = f"{self.epoch}.{sequence}.{self._snapshots}"
         key = self._keys.snapshot(self._unit, name)
         snapshot = Snapshot(self._unit, self.epoch, sequence, stream_id, layers)
-        for chunk in snapshot.encode_chunks():
-            await self._redis.rpush(key, chunk)
-            await self._redis.pexpire(key, self._lease_ms)
-        before = await self._fenced("SWAP", [self._fence, self._pointer, key], [self.epoch, name, self._ttl_ms])
+        try:
+            for chunk in snapshot.encode_chunks():
+                await self._redis.script(scripts.APPEND, [key], [self._lease_ms, chunk])
+            before = await self._fenced(
+                scripts.SWAP, [self._fence, self._pointer, key], [self.epoch, name, self._ttl_ms]
+            )
+        except RedisError:
+            # A full Redis has no room for half a snapshot; where it is away, the draft ends by itself.
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                await self._redis.run(key, "UNLINK", key)
+            raise
         self._snapshot_name = name
         if before:
-            await self._redis.unlink(self._keys.snapshot(self._unit, before))
+            before_key = self._keys.snapshot(self._unit, before)
+            await self._redis.run(before_key, "UNLINK", before_key)
+
+    async def relieve(self) -> None:
+        """Give memory back to a Redis that is full: our snapshot, and what our lane keeps for those who join late.
+
+        What follows has to be a new epoch with a snapshot. Raises FencedError, LostError.
+        """
+        snapshot = self._keys.snapshot(self._unit, self._snapshot_name or "none")
+        keys = [self._fence, self._stream, self._pointer, snapshot]
+        await self._fenced(scripts.RELIEVE, keys, [self.epoch, self._kept_ms // 4])
+        self._snapshot_name = None
 
     async def retire(self) -> None:
         """Say that the unit is gone and take its lease away. Raises FencedError, LostError."""
         gone = wire.encode(StateChange(self._unit, self.epoch, "gone"))
-        await self._fenced("RETIRE", [self._fence, self._lease, self._stream], [self.epoch, gone, self._ttl_ms])
-        await self._redis.zrem(self._keys.registry, self._unit)
+        await self._fenced(scripts.RETIRE, [self._fence, self._lease, self._stream], [self.epoch, gone, self._ttl_ms])
+        await self._redis.run(self._keys.registry, "ZREM", self._keys.registry, self._unit)
 
     async def taken(self) -> bool:
         """Return whether another agent holds the unit's lease."""
-        return bool(await self._redis.exists(self._lease))
+        return bool(await self._redis.run(self._lease, "EXISTS", self._lease))
 
-    async def _fenced(self, script: str, keys: list[str], arguments: list[Any]) -> str:
-        outcome, detail = await self._run(script, keys, arguments)
+    async def _fenced(self, script: Script, keys: list[str], arguments: list[Any]) -> str:
+        outcome, detail = await self._redis.script(script, keys, arguments)
         if outcome == b"fenced":
             raise FencedError
         if outcome != b"ok":
             raise LostError(outcome.decode())
         return bytes(detail).decode()
-
-    async def _run(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
-        return await self._scripts[script](keys=keys, args=arguments)

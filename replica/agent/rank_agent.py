@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import zmq.asyncio
-from redis.asyncio import Redis
 
 from replica.agent import probe, redis_link
 from replica.agent.adapters import adapters
@@ -26,6 +25,7 @@ from replica.agent.unit import UnitState
 from replica.agent.zmq_source import EventSource
 from replica.errors import EngineError
 from router.kv import registration
+from router.kv.client.client import RedisClient
 from router.kv.engine_metrics import CacheConfig
 from router.kv.registration import Engine as RegisteredEngine
 from router.kv.registration import Registration
@@ -59,7 +59,7 @@ class RankAgent:
         source: RankSource,
         facts: EngineFacts,
         engine: Engine,
-        redis: Redis,
+        redis: RedisClient,
         context: zmq.asyncio.Context,
         metrics: AgentMetrics,
         text_files: Callable[[], Mapping[str, str]] = dict,

@@ -1,28 +1,18 @@
-"""The connection to Redis: made so that every failure comes back to the caller, soon and without a retry of its own."""
+"""The agent's connection to Redis."""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from router.kv.client.client import RedisClient
+from router.kv.redis_url import parse_redis_url
 
 TIMEOUT_S = 2.0
 
 
-def connect(url: str) -> Redis:
+def connect(url: str) -> RedisClient:
     """Return a client; it connects when it is used. The URL has passed `router.kv.redis_url.check_redis_url`."""
-    return Redis.from_url(
-        url,
-        socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
-        health_check_interval=0,
-    )
+    return RedisClient(url, TIMEOUT_S)
 
 
 def shown(url: str) -> str:
-    """Return host and port, without user and password: fit for logs."""
-    parts = urlsplit(url)
-    return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+    """Return where Redis is, without user and password: fit for logs."""
+    return parse_redis_url(url).shown

@@ -1,30 +1,39 @@
 """What the agent does to Redis in one step each. All keys of a script share a hash tag (router/kv/keys.py).
 
 The fence of a unit is the string `EPOCH SEQUENCE`: who may write, and which batch was the last. A writer with another
-epoch gets `fenced`; no fence at all is `lost` (Redis was emptied); another sequence than the writer's is `behind` (a
-failover lost the end). So a retry after an unknown outcome is never written twice, and a new primary is found out.
+epoch gets `fenced` where that one is newer; no fence at all, or an older one, is `lost` (Redis was emptied, or a
+failover lost our beginning); another sequence than the writer's is `behind` (a failover lost the end). So a retry after
+an unknown outcome is never written twice, and a new primary is found out.
+
+No step leaves a key without a time to live.
 """
 
 from __future__ import annotations
 
-MINT = """
+from router.kv.client.client import Script
+
+_MINT = """
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local current = tonumber(string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) ') or '0')
-local epoch = string.format('%.0f', math.max(now, current + 1))
+local epoch = string.format('%.0f', math.max(now, current + 1, ARGV[2] + 1))
 redis.call('SET', KEYS[1], epoch .. ' 0', 'PX', ARGV[1])
 local tail = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 return {epoch, tail[1] and tail[1][1] or '0-0'}
 """
-"""KEYS fence, stream; ARGV time to live in ms. Returns the new epoch and the stream's last id."""
+MINT = Script(_MINT)
+"""KEYS fence, stream; ARGV time to live in ms, the writer's last epoch. Returns the new epoch and the stream's last id.
+
+Above the writer's own last one too: a new primary's clock may be behind, and may not know of that one."""
 
 _FENCE = """
 local epoch, sequence = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) (%d+)$')
 if not epoch then return {'lost', ''} end
+if tonumber(epoch) < tonumber(ARGV[1]) then return {'lost', epoch} end
 if epoch ~= ARGV[1] then return {'fenced', epoch} end
 """
 
-PUBLISH = (
+PUBLISH = Script(
     _FENCE
     + """
 if sequence ~= ARGV[2] then
@@ -43,7 +52,7 @@ return {'ok', id}
 )
 """KEYS fence, stream; ARGV epoch, sequence before, sequence after, kept ms, time to live in ms, messages."""
 
-RENEW = (
+RENEW = Script(
     _FENCE
     + """
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
@@ -54,7 +63,7 @@ return {'ok', ''}
 )
 """KEYS fence, lease, others to keep alive; ARGV epoch, lease, lease ms, time to live in ms."""
 
-SWAP = (
+SWAP = Script(
     _FENCE
     + """
 local before = redis.call('GET', KEYS[2]) or ''
@@ -65,7 +74,7 @@ return {'ok', before}
 )
 """KEYS fence, pointer, new snapshot; ARGV epoch, new name, time to live in ms. Returns the name before."""
 
-RETIRE = (
+RETIRE = Script(
     _FENCE
     + """
 redis.call('DEL', KEYS[2])
@@ -76,7 +85,28 @@ return {'ok', ''}
 )
 """KEYS fence, lease, stream; ARGV epoch, message, time to live in ms."""
 
-KEEP_FILE = """
+APPEND = Script(
+    """
+redis.call('RPUSH', KEYS[1], ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return 1
+"""
+)
+"""KEYS list; ARGV time to live in ms, chunk."""
+
+RELIEVE = Script(
+    _FENCE
+    + """
+redis.call('UNLINK', KEYS[3], KEYS[4])
+local t = redis.call('TIME')
+redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f', t[1] * 1000 - ARGV[2]))
+return {'ok', ''}
+"""
+)
+"""KEYS fence, stream, pointer, snapshot; ARGV epoch, kept ms. None of it takes memory, so a full Redis lets it pass."""
+
+KEEP_FILE = Script(
+    """
 if redis.call('EXISTS', KEYS[2]) == 1 then
   redis.call('DEL', KEYS[1])
 else
@@ -85,13 +115,16 @@ end
 redis.call('PEXPIRE', KEYS[2], ARGV[1])
 return 1
 """
+)
 """KEYS draft, file; ARGV time to live in ms. Of agents that write one file at once, the first to be done has it."""
 
-ENROL = """
+ENROL = Script(
+    """
 local t = redis.call('TIME')
 redis.call('ZADD', KEYS[1], t[1], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', t[1] - ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 return 1
 """
+)
 """KEYS registry; ARGV unit, seconds after which a silent unit is struck off."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
-
-from redis.exceptions import RedisError
 
 from replica.agent.coalescer import Coalescer
 from replica.agent.lane import FencedError, Lane, LostError
 from replica.agent.metrics import AgentMetrics
 from replica.agent.unit import UnitState
+from router.kv.client import faults
+from router.kv.client.client import RedisError
 from router.kv.engine_metrics import Load
 from router.kv.wire import Change, Heartbeat, Message, StateChange
 
@@ -30,6 +31,9 @@ MAX_WAITING_BLOCKS = 100_000
 """Bound of what queues while Redis is away; a snapshot costs no more than this many changes."""
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 2.0
 SAY_AGAIN_S = 30.0
+ENROL_AGAIN_S = 2.0
+RELIEVED_AFTER = 3
+"""Steps in a row that a full Redis refused before we give it our part of its memory back."""
 
 LeaseOf = Callable[[int], bytes]
 """Lease bytes for an epoch."""
@@ -79,7 +83,9 @@ class UnitSink:
         self._changed = False
         self._lease_due_s = self._snapshot_due_s = 0.0
         self._wake = asyncio.Event()
+        self._enrol_due_s = float("inf")
         self._failures = 0
+        self._said = ""
         self._said_s = -SAY_AGAIN_S
         self._fenced = False
         self._ending = False
@@ -170,7 +176,7 @@ class UnitSink:
             else:
                 if self._failures:
                     log.info("redis answers again", extra={"unit": self._unit.unit_id})
-                self._failures = 0
+                    self._failures, self._said = 0, ""
 
     async def close(self, timeout_s: float) -> None:
         """Take the lease away, if Redis lets us in time. `run` must have ended."""
@@ -189,7 +195,8 @@ class UnitSink:
         elif self._in_flight or self._waiting or not self._is_established:
             left = 0.0
         else:
-            left = min(self._lease_due_s, self._snapshot_due_s if self._changed else float("inf")) - now
+            snapshot_due_s = self._snapshot_due_s if self._changed else float("inf")
+            left = min(self._lease_due_s, snapshot_due_s, self._enrol_due_s) - now
         if left > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
@@ -209,6 +216,7 @@ class UnitSink:
             return
         if not self._is_established:
             await self._establish(self._lease_of)
+            await self._enrol()
             return
         if self._oldest_s is not None:
             await asyncio.sleep(self._coalesce_s - (time.monotonic() - self._oldest_s))
@@ -230,6 +238,8 @@ class UnitSink:
         except BaseException:
             self._changed = self._changed or layers is not None
             raise
+        if time.monotonic() >= self._enrol_due_s:
+            await self._enrol()
 
     async def _renew(self, lease_of: LeaseOf, now: float) -> None:
         news, self._lease_is_news = self._lease_is_news, False
@@ -239,6 +249,7 @@ class UnitSink:
         except BaseException:
             self._lease_is_news = self._lease_is_news or news
             raise
+        self._enrol_due_s = now
         # What was registered meanwhile is due at once.
         self._lease_due_s = 0.0 if self._lease_is_news else now + self._renew_s
 
@@ -264,7 +275,17 @@ class UnitSink:
         self._metrics.epochs.labels(self._unit.unit_id).inc()
         self._metrics.snapshots.labels(self._unit.unit_id).inc()
         log.info("epoch began", extra={"unit": self._unit.unit_id, "epoch": self._lane.epoch})
-        self.ready.set()
+
+    async def _enrol(self) -> None:
+        """Enter the registry; its failure keeps nothing else from Redis, since it may lie on a node of its own."""
+        try:
+            await self._lane.enrol()
+        except (RedisError, OSError, TimeoutError) as error:
+            self._complain(error)
+            self._enrol_due_s = time.monotonic() + ENROL_AGAIN_S
+        else:
+            self._enrol_due_s = float("inf")
+            self.ready.set()
 
     async def _flush(self) -> None:
         generation = self._generation
@@ -319,12 +340,26 @@ class UnitSink:
 
     async def _back_off(self, error: Exception) -> None:
         self._failures += 1
+        kind = self._complain(error)
+        if kind == "OOM" and self._failures % RELIEVED_AFTER == 0:
+            await self._relieve()
+        longest_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._failures - 1, 10))
+        await asyncio.sleep(longest_s * random.uniform(0.5, 1.0))
+
+    def _complain(self, error: Exception) -> str:
+        """Count a failure and tell of it, each kind at once and then every `SAY_AGAIN_S`; return its kind."""
         self._metrics.redis_errors.labels(self._unit.unit_id).inc()
-        now = time.monotonic()
-        if now - self._said_s >= SAY_AGAIN_S:
-            self._said_s = now
+        kind, now = faults.kind_of(error), time.monotonic()
+        if kind != self._said or now - self._said_s >= SAY_AGAIN_S:
+            self._said, self._said_s = kind, now
             log.error(
                 f"redis at {self._redis_shown} does not take writes; trying again until it does",
-                extra={"unit": self._unit.unit_id, "error": f"{type(error).__name__}: {error}"[:300]},
+                extra={"unit": self._unit.unit_id, "error": faults.told(error)},
             )
-        await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._failures - 1, 10)))
+        return kind
+
+    async def _relieve(self) -> None:
+        """Our snapshot is of the past by now: make room for one of the newest state."""
+        with contextlib.suppress(RedisError, OSError, TimeoutError, FencedError, LostError):
+            await self._lane.relieve()
+        self.begin_epoch()

@@ -12,12 +12,10 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from replica.agent import scripts, text_files
 from replica.agent.settings import AgentSettings
 from replica.agent.text_files import TextFile, TextFilesError
+from router.kv.client.client import RedisClient, RedisError
 from router.kv.registration import RegisteredModel
 from router.kv.text_files import digest_of
 from router.kv.wire import MAX_CHUNK_BYTES
@@ -32,11 +30,10 @@ class TextPublisher:
         files: Name to SHA-256 of what lies in Redis; empty until all of it does.
     """
 
-    def __init__(self, settings: AgentSettings, redis: Redis) -> None:
+    def __init__(self, settings: AgentSettings, redis: RedisClient) -> None:
         self.files: Mapping[str, str] = {}
         self._settings = settings
         self._redis = redis
-        self._keep = redis.register_script(scripts.KEEP_FILE)
         self._renew_s = settings.lease_s / 4
         self._ttl_ms = int(4 * settings.lease_s * 1000)
         self._models: Sequence[RegisteredModel] = ()
@@ -81,7 +78,8 @@ class TextPublisher:
             self._found = {}
             self._found = await asyncio.to_thread(self._read)
         for file in set(self._found.values()):
-            if not await self._redis.pexpire(self._settings.keys.text_file(file.digest), self._ttl_ms):
+            key = self._settings.keys.text_file(file.digest)
+            if not await self._redis.run(key, "PEXPIRE", key, self._ttl_ms):
                 await self._write(file)
         files = {name: file.digest for name, file in sorted(self._found.items())}
         if files != self.files:
@@ -105,9 +103,8 @@ class TextPublisher:
         keys = self._settings.keys
         draft = keys.text_file_draft(file.digest, secrets.token_hex(8))
         for start in range(0, max(1, len(data)), MAX_CHUNK_BYTES):
-            await self._redis.rpush(draft, data[start : start + MAX_CHUNK_BYTES])
-            await self._redis.pexpire(draft, self._ttl_ms)
-        await self._keep(keys=[draft, keys.text_file(file.digest)], args=[self._ttl_ms])
+            await self._redis.script(scripts.APPEND, [draft], [self._ttl_ms, data[start : start + MAX_CHUNK_BYTES]])
+        await self._redis.script(scripts.KEEP_FILE, [draft, keys.text_file(file.digest)], [self._ttl_ms])
 
     def _say(self, text: str, level: int = logging.WARNING) -> None:
         if text != self._said:

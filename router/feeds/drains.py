@@ -18,7 +18,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from router.feeds.directory import Directory
-from router.feeds.redis_link import RedisError, RedisLink
+from router.feeds.redis_link import KeyFaultError, RedisError, RedisLink
 from router.fleet.fleet import Fleet
 from router.kv import drains as wire
 
@@ -109,7 +109,7 @@ class Drains:
         """Tell Redis what it does not know, then take what it says of these replicas."""
         try:
             await self.tell(link)
-        except ResponseError as error:
+        except (ResponseError, KeyFaultError) as error:
             # Such as rights from before this was written: orders hold here all the same.
             self._refuse("", f"orders to drain can't be written to Redis: {error}")
         self.take(await link.drains(sorted(replica_ids)))

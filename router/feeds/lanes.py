@@ -101,25 +101,28 @@ class LaneReader:
     async def begin(self, link: RedisLink) -> None:
         """Find where to read on: after the last entry applied, or at the end of a lane that is new or was lost.
 
-        A lane whose key is no stream is left out; the others are read on.
+        A lane whose key is no stream is left out; the others are read on. One whose node is away stays as it is.
         """
+        before = dict(self.cursors)
         newest = await link.last_ids(range(self._keys.lanes))
-        for lane in range(self._keys.lanes):
-            last, cursor = newest.get(lane), self.cursors.get(lane)
+        for lane, last in sorted(newest.items()):
+            cursor = before.get(lane)
             if last is None:
-                if cursor is not None or not self.cursors:
+                if cursor is not None or not before:
                     LOG.warning("a lane is not read: its key is no stream", extra={"key": self._keys.stream(lane)})
                 self.cursors.pop(lane, None)
-            elif cursor is None or id_key(last) < id_key(cursor):
+            elif (cursor is None and lane not in self.cursors) or (cursor and id_key(last) < id_key(cursor)):
                 self.cursors[lane] = last
             else:
                 continue
             self._distrust_lane(lane)
 
-    async def look_for_lanes(self, link: RedisLink) -> None:
-        """Begin with lanes that could not be read until now."""
-        if len(self.cursors) < self._keys.lanes:
-            await self.begin(link)
+    async def look_again(self, link: RedisLink) -> None:
+        """Find lanes that could not be read until now, and those that ended before what we read.
+
+        A replica of Redis that synchronises anew, or a lane that was removed, goes back without any connection lost.
+        """
+        await self.begin(link)
 
     async def follow(self, link: RedisLink) -> None:
         """Read and apply until the link breaks."""
@@ -134,12 +137,12 @@ class LaneReader:
                         began_s = time.perf_counter()
 
     async def _read(self, link: RedisLink) -> list[tuple[int, list[Entry]]]:
-        lanes = len(self.cursors)
+        lanes = set(self.cursors)
         try:
             return await link.read_lanes(self.cursors)
         except KeyFaultError:
             await self.begin(link)
-            if len(self.cursors) == lanes:
+            if set(self.cursors) == lanes:
                 raise
             return []
 

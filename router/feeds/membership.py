@@ -58,6 +58,10 @@ class FeedHealth:
         """All leases are gone at once: that is Redis, not the fleet. Agents write theirs again."""
         self._trusted_from_s = max(self._trusted_from_s, now_s + GRACE_LEASES * self.lease_s)
 
+    def partly_lost(self, now_s: float) -> None:
+        """A node of a Cluster is away: agents whose leases are there may be late for as long after it is back."""
+        self.emptied(now_s)
+
     def judges_absence(self, now_s: float) -> bool:
         """Tell whether a missing lease counts."""
         return self.up and now_s >= self._trusted_from_s

@@ -34,8 +34,8 @@ from router.fleet.fleet import Fleet
 from router.index.announced import AnnouncedBlocks
 from router.index.prefix_index import PrefixIndex
 from router.kv.addresses import AllowedAddresses
+from router.kv.client.faults import kind_of, told
 from router.kv.keys import Keys
-from router.telemetry.logs import mask_secrets
 from router.telemetry.metrics import Metrics
 from router.texts import ModelTexts
 
@@ -97,7 +97,8 @@ class RedisFeed:
         self._published = PublishedTexts(roster, texts or ModelTexts(), config.models, secret is not None, clock)
         self._leases: dict[str, bytes | None] = {}
         self._missing = MissingLeases(self._keys)
-        self._reached = self._complained = self._registry_fault = False
+        self._reached = self._registry_fault = self._is_partly_lost = False
+        self._said: set[str] = set()
         self._failure: str | None = None
         self.ready = asyncio.Event()
         """Set once leases were read and every unit then known was brought up to date, or has none to read."""
@@ -155,6 +156,7 @@ class RedisFeed:
         await self._read_leases(link)
         self._metrics.feed_changed("redis", up=True)
         LOG.info("Redis is reached" if not self._reached else "Redis is back")
+        self._said.clear()
         self._reached, self._failure = True, None
         self._drains.link = link
         async with asyncio.TaskGroup() as group:
@@ -175,17 +177,32 @@ class RedisFeed:
                     await self._read_doubted(link)
                     await asyncio.sleep(max(DOUBTS_S, 10 * (self._clock() - began_s)))
             await self._read_leases(link)
-            await self._lanes.look_for_lanes(link)
+            await self._lanes.look_again(link)
 
     async def _read_leases(self, link: RedisLink) -> None:
         asked = self._watch.take_doubted()
+        link.away = None
         units = await self._units(link)
         await self._drains.exchange(link, _replicas_of(units))
-        self._leases = await link.leases(list(units))
+        found = await link.leases(list(units))
+        # Where a node of a Cluster is away, what was last read of its units stands.
+        self._leases = {unit: found.get(unit, self._leases.get(unit)) for unit in units}
         self._health.link_up(self._clock(), first=not self._reached)
+        self._partly_lost(link.away)
         self._take_leases(asked)
-        if not self._registry_fault:
+        if not self._registry_fault and link.away is None:
             self._missing.look(units, self._leases, self._clock())
+
+    def _partly_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            self._health.partly_lost(self._clock())
+        if (error is not None) == self._is_partly_lost:
+            return
+        self._is_partly_lost = error is not None
+        if error is not None:
+            LOG.warning("a part of Redis is lost: nobody there is missed, what it held stands: %s", told(error))
+        else:
+            LOG.info("all of Redis answers again")
 
     async def _units(self, link: RedisLink) -> dict[str, float]:
         try:
@@ -220,16 +237,18 @@ class RedisFeed:
         if not isinstance(error, (RedisError, OSError, TimeoutError)):
             # A fault of ours: the index stays what it is, and a new session reads on.
             LOG.error("the feed failed", exc_info=error)
-        reason = mask_secrets(str(error) or type(error).__name__)
+        reason = told(error) if error is not None else "it ended"
         was_up, self._failure = self._health.up, reason
         self._health.link_down()
         self._metrics.feed_changed("redis", up=False)
         if was_up:
             self._metrics.feed_lost()
+            self._said.clear()
             LOG.warning("Redis is lost: routing goes on from memory, engines are asked for their health: %s", reason)
-        elif not self._reached and not self._complained:
-            self._complained = True
-            LOG.warning("Redis is not reached, trying on: %s", reason)
+        elif error is not None and kind_of(error) not in self._said:
+            LOG.warning("Redis is %s, trying on: %s", "still lost" if self._reached else "not reached", reason)
+        if error is not None:
+            self._said.add(kind_of(error))
 
 
 def _replicas_of(units: Iterable[str]) -> set[str]:

@@ -1,25 +1,26 @@
 """One life of the connections to Redis, and every command that the router sends on them.
 
-Two connections: one blocks on the lanes, the other serves everything else. All commands have a time limit, so that a
-Redis that accepts and never answers is noticed within seconds. Nothing is retried here: the feed decides.
+All commands have a time limit, so that a Redis that accepts and never answers is noticed within seconds. Nothing is
+retried here: the feed decides.
 
 Whoever may write one key must not take the feed from every router: a key of a wrong type is as if it were not there.
+Nor must one node of a Cluster: what lies on a node that can't be reached is left out of answers, and the rest goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ClusterCrossSlotError
 
+from router.feeds.lane_reads import LaneReads
+from router.kv.client.client import RedisClient, RedisError, UnreachableError
+from router.kv.client.faults import is_of_one_key
 from router.kv.keys import FIELD, Keys
-from router.kv.redis_url import check_redis_url
+from router.kv.redis_url import RedisUrlError
 from router.kv.wire import Snapshot, WireError, decode_chunks
 
 __all__ = ["Entry", "KeyFaultError", "RedisError", "RedisLink"]
@@ -28,24 +29,22 @@ COMMAND_TIMEOUT_S = 2.0
 BLOCK_S = 0.5
 """How long one XREAD waits for news; what shows a black hole is that it does not come back even then."""
 READ_ENTRIES = 256
-CLOSE_S = 0.5
 MAX_UNITS = 20_000
 MAX_CHUNKS = 4_096
 
 Entry = tuple[str, bytes | None]
 """(stream id, the message's bytes or None where the entry has no `d` field)."""
 
-
-_OF_THE_SERVER = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE", "NOPROTO")
-"""What Redis says of itself in errors that have no class of their own."""
+_AWAY = object()
+"""Stands for an answer that a node of a Cluster does not give."""
 
 
 class KeyFaultError(RedisError):
-    """A key holds what a command can't read; the link itself is fine."""
+    """A key holds what a command can't read, or its node alone is away; the link itself is fine."""
 
 
 class RedisLink:
-    """Commands on a standalone Redis or Valkey 7 and newer.
+    """Commands on a Redis or Valkey 7 and newer of any kind.
 
     Args:
         url: Its password never leaves this object: errors name host and port alone.
@@ -53,44 +52,46 @@ class RedisLink:
 
     Raises:
         RedisError: The URL can't be used; the configuration's check should have found it.
+
+    Attributes:
+        away: What failed on a node of a Cluster, while others answered, since this was last set to None.
     """
 
     def __init__(self, url: str, keys: Keys) -> None:
         self._keys = keys
-        options: dict[str, Any] = {
-            "socket_connect_timeout": COMMAND_TIMEOUT_S,
-            "socket_keepalive": True,
-            "retry": Retry(NoBackoff(), 0),
-            "single_connection_client": True,
-        }
+        self.away: Exception | None = None
         try:
-            self._commands: Any = Redis.from_url(url, socket_timeout=COMMAND_TIMEOUT_S, **options)
-            self._lanes: Any = Redis.from_url(url, socket_timeout=BLOCK_S + COMMAND_TIMEOUT_S, **options)
-        except (ValueError, TypeError) as error:
-            raise RedisError(f"redis.url can't be used: {check_redis_url(url) or type(error).__name__}") from None
+            self._client = RedisClient(url, COMMAND_TIMEOUT_S)
+        except RedisUrlError as error:
+            raise RedisError(f"redis.url can't be used: {error}") from None
+        self._reads = LaneReads(self._read_lane)
+        self._one_by_one = False
+
+    @property
+    def shown(self) -> str:
+        """Where Redis is, without user and password: fit for logs."""
+        return self._client.shown
 
     async def open(self) -> None:
-        """Connect both and see that Redis answers.
+        """Connect, and see that Redis answers, or some of it where it is a Cluster.
 
         Raises:
             RedisError: It does not, or refuses.
-            OSError: No connection.
+            OSError, TimeoutError: No connection.
         """
-        await _answer(self._commands.initialize())
-        await _answer(self._lanes.initialize())
-        await _run(self._commands, "PING")
-        await _run(self._lanes, "PING")
+        keys = [self._keys.registry, *map(self._keys.stream, range(self._keys.lanes))]
+        await self._each([(key, ("PING",)) for key in keys])
 
     async def close(self) -> None:
-        """Close both connections."""
-        for client in (self._commands, self._lanes):
-            # A broken connection is closed all the same.
-            with contextlib.suppress(RedisError, OSError, TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await client.aclose()
+        """Close all connections."""
+        await self._reads.close()
+        await self._client.close()
 
     async def read_lanes(self, cursors: dict[int, str]) -> list[tuple[int, list[Entry]]]:
-        """Wait up to `BLOCK_S` for entries after each lane's cursor; one command for all lanes.
+        """Wait up to `BLOCK_S` for entries after each lane's cursor.
+
+        One command for all lanes; in a Cluster, where no command may read several slots, one for each lane. There a
+        lane whose node is away has no entries, and is tried again.
 
         Raises:
             KeyFaultError: The key of a lane is no stream.
@@ -98,28 +99,39 @@ class RedisLink:
         if not cursors:
             await asyncio.sleep(BLOCK_S)
             return []
-        lane_of_key = {self._keys.stream(lane).encode(): lane for lane in cursors}
-        found = await _run(
-            self._lanes,
-            "XREAD",
-            "COUNT",
-            READ_ENTRIES,
-            "BLOCK",
-            int(BLOCK_S * 1000),
-            "STREAMS",
-            *lane_of_key,
-            *cursors.values(),
-        )
-        if not found:
+        if self._client.is_spread or self._one_by_one:
+            return await self._reads.next(cursors)
+        try:
+            return await self._read_together(cursors)
+        except ClusterCrossSlotError:
+            self._one_by_one = True  # a Cluster behind something that makes it look like one server
             return []
-        streams = found.items() if isinstance(found, dict) else found
+
+    async def _read_together(self, cursors: dict[int, str]) -> list[tuple[int, list[Entry]]]:
+        lane_of_key = {self._keys.stream(lane).encode(): lane for lane in cursors}
+        command = ("XREAD", "COUNT", READ_ENTRIES, "BLOCK", int(BLOCK_S * 1000), "STREAMS", *lane_of_key)
+        first = self._keys.stream(next(iter(cursors)))
+        found = await self._run(first, *command, *cursors.values(), block_s=BLOCK_S)
+        streams = found.items() if isinstance(found, dict) else found or ()
         return [(lane_of_key[key], _entries(entries)) for key, entries in streams]
 
-    async def last_ids(self, lanes: Sequence[int]) -> dict[int, str]:
-        """Return the id of each lane's newest entry: `0-0` for a lane that is not there, none where it is no stream."""
-        answers = await self._each([("XREVRANGE", self._keys.stream(lane), "+", "-", "COUNT", 1) for lane in lanes])
-        newest = {lane: _entries(answer) for lane, answer in zip(lanes, answers, strict=True) if answer is not None}
-        return {lane: (entries[0][0] if entries else "0-0") for lane, entries in newest.items()}
+    async def _read_lane(self, lane: int, cursor: str) -> list[Entry]:
+        found = await self._read_together({lane: cursor})
+        return found[0][1] if found else []
+
+    async def last_ids(self, lanes: Sequence[int]) -> dict[int, str | None]:
+        """Return the id of each lane's newest entry: `0-0` for a lane that is not there, None where it is no stream.
+
+        A lane whose node is away is left out.
+        """
+        keys = [self._keys.stream(lane) for lane in lanes]
+        answers = await self._each([(key, ("XREVRANGE", key, "+", "-", "COUNT", 1)) for key in keys])
+        newest: dict[int, str | None] = {}
+        for lane, answer in zip(lanes, answers, strict=True):
+            if answer is not _AWAY:
+                entries = None if answer is None else _entries(answer)
+                newest[lane] = None if entries is None else entries[0][0] if entries else "0-0"
+        return newest
 
     async def tail(self, lane: int, after: str) -> list[Entry]:
         """Return up to `READ_ENTRIES` entries of a lane after an id.
@@ -128,7 +140,7 @@ class RedisLink:
             KeyFaultError: The lane's key is no stream.
         """
         key = self._keys.stream(lane)
-        answer = await _run(self._commands, "XRANGE", key, f"({after}", "+", "COUNT", READ_ENTRIES)
+        answer = await self._run(key, "XRANGE", key, f"({after}", "+", "COUNT", READ_ENTRIES)
         return _entries(answer)
 
     async def units(self, within_s: float) -> dict[str, float]:
@@ -136,35 +148,39 @@ class RedisLink:
 
         The newest ones, so that names which somebody left there do not crowd out those that are renewed.
         """
-        seconds, _ = await _run(self._commands, "TIME")
+        registry = self._keys.registry
+        seconds, _ = await self._run(registry, "TIME")
         since = int(seconds) - within_s
-        command = ("ZREVRANGEBYSCORE", self._keys.registry, "+inf", since, "WITHSCORES", "LIMIT", 0, MAX_UNITS)
-        found = await _run(self._commands, *command)
+        command = ("ZREVRANGEBYSCORE", registry, "+inf", since, "WITHSCORES", "LIMIT", 0, MAX_UNITS)
+        found = await self._run(registry, *command)
         pairs = found if found and isinstance(found[0], list | tuple) else zip(found[::2], found[1::2], strict=True)
         return {name.decode(errors="replace"): float(score) for name, score in pairs}
 
     async def leases(self, units: Sequence[str]) -> dict[str, bytes | None]:
-        """Return the bytes of each unit's lease; None where it is gone, or its key holds something else."""
-        answers = await self._each([("GET", self._keys.lease(unit)) for unit in units])
-        return dict(zip(units, answers, strict=True))
+        """Return the bytes of each unit's lease; None where it is gone, or its key holds something else.
+
+        A unit whose node is away is left out: nothing is known of its lease.
+        """
+        return await self._values({unit: self._keys.lease(unit) for unit in units})
 
     async def drains(self, replica_ids: Sequence[str]) -> dict[str, bytes | None]:
-        """Return the bytes of each replica's order to take no new requests; None where there is none."""
-        answers = await self._each([("GET", self._keys.drain(replica_id)) for replica_id in replica_ids])
-        return dict(zip(replica_ids, answers, strict=True))
+        """Return an operator's order for each of these replicas; None where there is none. See `leases`."""
+        return await self._values({replica_id: self._keys.drain(replica_id) for replica_id in replica_ids})
 
     async def write_drain(self, replica_id: str, data: bytes | None, keep_ms: int) -> None:
         """Write such an order for `keep_ms`; None takes it away."""
+        key = self._keys.drain(replica_id)
         if data is None:
-            await _run(self._commands, "DEL", self._keys.drain(replica_id))
+            await self._run(key, "DEL", key)
         else:
-            await _run(self._commands, "SET", self._keys.drain(replica_id), data, "PX", keep_ms)
+            await self._run(key, "SET", key, data, "PX", keep_ms)
 
     async def snapshot(self, unit: str) -> Snapshot | None:
         """Return the unit's newest snapshot, or None where there is no whole one."""
         for _ in range(2):  # the pointer may move between the two reads
             try:
-                pointer = await _run(self._commands, "GET", self._keys.snapshot_pointer(unit))
+                pointer_key = self._keys.snapshot_pointer(unit)
+                pointer = await self._run(pointer_key, "GET", pointer_key)
                 if pointer is None:
                     return None
                 key = self._keys.snapshot(unit, pointer.decode(errors="replace"))
@@ -185,58 +201,47 @@ class RedisLink:
                     return None
         return bytes(data) if is_there else None
 
-    async def _each(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return an answer for each command; None where its key holds what it can't read."""
+    async def _values(self, keys: dict[str, str]) -> dict[str, bytes | None]:
+        answers = await self._each([(key, ("GET", key)) for key in keys.values()])
+        return {name: answer for name, answer in zip(keys, answers, strict=True) if answer is not _AWAY}
+
+    async def _each(self, commands: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+        """Return an answer for each command: None where its key holds what it can't read, `_AWAY` without its node."""
         if not commands:
             return []
-        pipeline = self._commands.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        answers = await _answer(pipeline.execute(raise_on_error=False))
+        answers = await self._client.each(commands)
+        lost = [answer for answer in answers if isinstance(answer, UnreachableError)]
+        if len(lost) == len(answers) or (lost and not self._client.is_spread):
+            raise lost[0]
+        self.away = lost[0] if lost else self.away
         for answer in answers:
-            if isinstance(answer, Exception) and not _is_key_fault(answer):
+            if isinstance(answer, Exception) and not isinstance(answer, UnreachableError) and not is_of_one_key(answer):
                 raise answer
-        return [None if isinstance(answer, Exception) else answer for answer in answers]
+        return [
+            _AWAY if isinstance(answer, UnreachableError) else None if isinstance(answer, Exception) else answer
+            for answer in answers
+        ]
+
+    async def _run(self, key: str, *command: Any, block_s: float = 0.0) -> Any:
+        try:
+            return await self._client.run(key, *command, block_s=block_s)
+        except UnreachableError as error:
+            if self._client.is_spread:
+                self.away = error
+                raise KeyFaultError(str(error) or type(error).__name__) from error
+            raise
+        except RedisError as error:
+            if is_of_one_key(error):
+                raise KeyFaultError(str(error)) from None
+            raise
 
     async def _chunks(self, key: str) -> AsyncIterator[bytes]:
         for first in range(0, MAX_CHUNKS, 8):
-            chunks: list[bytes] = await _run(self._commands, "LRANGE", key, first, first + 7)
+            chunks: list[bytes] = await self._run(key, "LRANGE", key, first, first + 7)
             for chunk in chunks:
                 yield chunk
             if len(chunks) < 8:
                 return
-
-
-async def _run(client: Any, *command: Any) -> Any:
-    try:
-        return await _answer(client.execute_command(*command))
-    except ResponseError as error:
-        if _is_key_fault(error):
-            raise KeyFaultError(str(error)) from None
-        raise
-
-
-def _is_key_fault(error: Exception) -> bool:
-    """Tell errors of one key (no class of their own) from what the server says of itself or of our rights."""
-    return type(error) is ResponseError and not str(error).startswith(_OF_THE_SERVER)
-
-
-async def _answer(asked: Awaitable[Any]) -> Any:
-    """Return the answer, unless the asking task was cancelled meanwhile.
-
-    Python 3.11's `asyncio.wait_for`, which the client sends with, swallows a cancellation that comes as it completes.
-    """
-    # The client's own time limit does not hold for the handshake.
-    async with asyncio.timeout(BLOCK_S + COMMAND_TIMEOUT_S):
-        return await _unless_cancelled(asked)
-
-
-async def _unless_cancelled(asked: Awaitable[Any]) -> Any:
-    answer = await asked
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-    return answer
 
 
 def _entries(answer: Any) -> list[Entry]:

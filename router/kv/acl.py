@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from router.kv.keys import DEFAULT_NAMESPACE
 
-_CONNECTION = ("auth", "hello", "ping", "select", "client|setinfo", "client|setname", "time")
+_CONNECTION = ("auth", "hello", "ping", "select", "client|setinfo", "client|setname", "time", "cluster|slots", "asking")
 _AGENT = (
     "script|load evalsha",
     "get set del unlink exists rename expire pexpire",

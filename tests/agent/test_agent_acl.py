@@ -60,6 +60,7 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(
     await lane.mint()
     await lane.write_snapshot([(0, 0, 0, [1])], 0, lane.stream_id)
     await lane.renew(b"lease")
+    await lane.enrol()
     cursors = await link.last_ids(range(16))
     await lane.publish([(Change("stored", 0, 0, 0, [2]),)])
     await lane.write_snapshot([(0, 0, 0, [1, 2])], 1, lane.stream_id)
@@ -81,12 +82,12 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(
     await writing
     await link.write_drain("r0", b"order", 10_000)
     assert await link.drains(["r0", "r1"]) == {"r0": b"order", "r1": None}
-    assert await client.get(Keys().drain("r0")) == b"order"
+    assert await client.run("r0", "GET", Keys().drain("r0")) == b"order"
     await link.write_drain("r0", None, 0)
     await lane.retire()
     assert await link.units(60) == {}
     await link.close()
-    await client.aclose()
+    await client.close()
 
 
 @pytest.mark.parametrize(
@@ -114,8 +115,8 @@ async def test_nothing_else_is_allowed(user: Callable[[str], str], rules: Callab
     client = agent_link.connect(user(rules()))
     with pytest.raises(sync_redis.exceptions.NoPermissionError):
         async with asyncio.timeout(5):
-            await client.execute_command(*command.split(), *(["0"] if command.startswith("EVAL") else []))
-    await client.aclose()
+            await client.run("x", *command.split(), *(["0"] if command.startswith("EVAL") else []))
+    await client.close()
 
 
 def test_the_readme_gives_these_rules() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-import redis.asyncio
 
+from replica.agent import redis_link
 from replica.agent.draining import TELL_S, TOLD_MARGIN_S, DrainOrders, IdleWatch
 from router.kv import drains, registration
 from router.kv.drains import Drain
@@ -113,7 +113,7 @@ async def test_an_operators_order_is_obeyed_and_undone(busy, mirror, eventually)
     """An order in Redis makes the lease say draining; without it the lease says ready again. The agent goes on."""
     _, agent, answer = await busy(tokens=4)
     assert await answer == 200
-    order = drains.encode(Drain("r0", time.time() + 60), SECRET.encode())
+    order = drains.encode(Drain("r0", time.time() + 86_400), SECRET.encode())
     mirror.client.set(mirror.keys.drain("r0"), order)
     await eventually(lambda: state(mirror) == "draining")
     mirror.client.delete(mirror.keys.drain("r0"))
@@ -125,10 +125,10 @@ async def test_an_operators_order_is_obeyed_and_undone(busy, mirror, eventually)
     ("order", "held"),
     [
         (drains.encode(Drain("r0", 4e9), b"s" * 16), False),
-        (drains.encode(Drain("r0", time.time() + 60), b"s" * 16), True),
-        (drains.encode(Drain("r0", time.time() + 60), b"t" * 16), False),
-        (drains.encode(Drain("r0", time.time() + 60), None), False),
-        (drains.encode(Drain("r1", time.time() + 60), b"s" * 16), False),
+        (drains.encode(Drain("r0", time.time() + 86_400), b"s" * 16), True),
+        (drains.encode(Drain("r0", time.time() + 86_400), b"t" * 16), False),
+        (drains.encode(Drain("r0", time.time() + 86_400), None), False),
+        (drains.encode(Drain("r1", time.time() + 86_400), b"s" * 16), False),
         (drains.encode(Drain("r0", time.time() - 1), b"s" * 16), False),
         (b"\xff", False),
         (b"{}", False),
@@ -137,11 +137,12 @@ async def test_an_operators_order_is_obeyed_and_undone(busy, mirror, eventually)
 )
 async def test_only_a_signed_order_of_its_own_that_is_not_over_counts(redis_url: str, order: bytes, held: bool) -> None:
     """Who can write to Redis and has no secret can't empty the fleet, nor can one write an old order again."""
-    async with redis.asyncio.Redis.from_url(redis_url) as client:
-        await client.set(Keys().drain("r0"), order)
-        orders = DrainOrders(client, Keys(), "r0", b"s" * 16)
-        await orders.look()
-        assert orders.hold(time.time()) is held
+    client = redis_link.connect(redis_url)
+    await client.run("r0", "SET", Keys().drain("r0"), order)
+    orders = DrainOrders(client, Keys(), "r0", b"s" * 16)
+    await orders.look()
+    assert orders.hold(time.time()) is held
+    await client.close()
 
 
 def test_idle_is_two_scrapes_in_a_row_after_routers_were_told() -> None:

@@ -17,14 +17,14 @@ STORED = (Change("stored", 0, 0, 0, [1, 2]),)
 
 
 @pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[redis_link.Redis]:
+async def redis(redis_url: str) -> AsyncIterator[redis_link.RedisClient]:
     """The agent's own client of an empty Valkey."""
     client = redis_link.connect(redis_url)
     yield client
-    await client.aclose()
+    await client.close()
 
 
-def lane(redis: redis_link.Redis, snapshot_s: float = 30.0) -> Lane:
+def lane(redis: redis_link.RedisClient, snapshot_s: float = 30.0) -> Lane:
     return Lane(redis, Keys(), UNIT, lease_s=10.0, snapshot_s=snapshot_s)
 
 
@@ -119,6 +119,7 @@ async def test_every_key_expires_without_its_agent(redis, mirror) -> None:  # ty
     await one.write_snapshot([(0, 0, 0, [1])], 0, one.stream_id)
     await one.publish([STORED])
     await one.renew(b"lease")
+    await one.enrol()
     lives = {key: mirror.client.pttl(key) for key in mirror.client.keys("*")}
     assert len(lives) == 6
     assert all(life > 0 for life in lives.values()), lives
@@ -132,6 +133,7 @@ async def test_the_registry_is_scored_by_redis_time(redis, mirror) -> None:  # t
     mirror.client.zadd(mirror.keys.registry, {"dead/0": now - 4000, "quiet/0": now - 60})
     await one.mint()
     await one.renew(b"lease")
+    await one.enrol()
     units = dict(mirror.client.zrange(mirror.keys.registry, 0, -1, withscores=True))
     assert set(units) == {b"quiet/0", UNIT.encode()}
     assert abs(units[UNIT.encode()] - now) <= 5

@@ -60,7 +60,7 @@ async def publish(redis_url: str) -> AsyncIterator[Callable[..., TextPublisher]]
     for one, task, client in running:
         one.end()
         await task
-        await client.aclose()
+        await client.close()
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ async def test_nothing_is_published_where_it_is_switched_off(
     async with asyncio.timeout(5):
         await one.run()
     assert one.files == {}
-    await client.aclose()
+    await client.close()
 
 
 def test_options_that_can_not_be_are_told(folder: Path) -> None:
