@@ -243,7 +243,7 @@ class Endpoints:
             decision = self._view.placer.explain(prompt, self._view.clock()).to_dict()
             if request.query.get("tokens") == "1":
                 # The caller's own body, so its tokens are no news to the caller.
-                decision["token_ids"] = prompt.token_ids
+                decision["token_ids"] = None if prompt.token_ids is None else [*prompt.token_ids]
                 decision["media"] = [asdict(item) for item in prompt.media]
             return json_answer(decision)
 

@@ -1,7 +1,9 @@
 """How a request gets its prompt: from the reader at once, from the reader in a thread, or from a replica.
 
-A short body is read at once. A long one, and one whose own template may be rendered, goes to a thread (`reading`).
-Where the router has no tokenizer, a replica is asked then (`remote_reading`).
+A body that was read before, a short one, and one of which all but a little was tokenised before is read at once. Any
+other one, and one whose own template may be rendered, goes to a thread (`reading`): to hand it over and take it back
+costs more than to read a conversation's next turn. Where the router has no tokenizer, a replica is asked then
+(`remote_reading`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Prompts:
 
     Args:
         remote: None: replicas are not asked.
-        inline_body_bytes: Longer bodies are read in a thread.
+        inline_body_bytes: Bodies with more than this to tokenise are read in a thread.
         client_templates: Whether some model runs a template that the request brings: rendering it may block.
     """
 
@@ -68,14 +70,16 @@ class Prompts:
         Returns:
             What is under way; None when one of the two was called already.
         """
-        if len(body) > self._inline_body_bytes or (self._client_templates and may_hold_template(body)):
+        if self._client_templates and may_hold_template(body):
             return _Prompting(self, path, body, done, failed)
         begun_s = time.perf_counter()
         try:
-            prompt = self.reader.read(path, body)
+            prompt = self.reader.quick(path, body, self._inline_body_bytes)
         except Exception as error:
             failed(error)
             return None
+        if prompt is None:
+            return _Prompting(self, path, body, done, failed)
         return self.complete(prompt, time.perf_counter() - begun_s, path, body, done)
 
     def complete(self, prompt: Prompt, seconds: float, path: str, body: bytes, done: Done) -> Cancellable | None:

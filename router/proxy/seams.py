@@ -23,6 +23,9 @@ class Reader(Protocol):
     def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
         """Return what the body says; `drafted` gets it before its tokens are known."""
 
+    def quick(self, path: str, body: bytes, inline_bytes: int) -> Prompt | None:
+        """Return what `read` would if that takes a moment; `inline_bytes` is how much may be tokenised."""
+
     def facts(self, path: str, body: bytes) -> Prompt:
         """Return what the body says besides its prompt."""
 

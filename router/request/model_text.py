@@ -19,12 +19,15 @@ from router.request.encoders.cutting import Cutter
 from router.request.encoders.encoder import TextEncoder
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.token_cache import TokenCache
-from router.request.tokens import ALL, Keep, Tokens
+from router.request.token_ids import packed
+from router.request.tokens import ALL, Keep, Tokens, TooMuchFreshError
 from router.request.trail import Trail, follow
 
 _CHARS_PER_TOKEN = 4  # a usual figure for English text; only an estimate is made of it
 _TOKENS_PER_MEDIUM = 512  # a picture of middling size; only an estimate is made of it
 _NOTHING_ADDED = b"\0"
+# What jinja offers a template that is not the same each time.
+_CHANGING = ("strftime_now", "random", "lipsum")
 _numbers = itertools.count(1)
 
 
@@ -56,6 +59,7 @@ class ModelText:
         self._namespace = next(_numbers)
         self._cutter = Cutter(_cut_token(encoder, chat))
         self.max_chars = chat.max_chars
+        self.timeless = not any(word in chat.source for word in _CHANGING)
 
     @cached_property
     def merges_inline_system(self) -> bool:
@@ -124,35 +128,42 @@ class ModelText:
             keys = self._cache.keys(map(str.encode, pieces), self._namespace)
         except UnicodeEncodeError:
             raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
-        ids: list[int] = list(added.before) if added else []
+        ids = packed(added.before if added else ())
         state = _NOTHING_ADDED if added is None else xxhash.xxh3_128_digest(repr(added.before).encode())
         if keep.known is not None and keep.tokens is None:
-            self._tell_known(keep.known, keys, state, ids, len(text))
+            self._tell_known(keep.known, keys, state, added.before if added else (), len(text))
+        if keep.fresh_bytes is not None:
+            self._check_fresh(pieces, keys, keep.fresh_bytes)
         ends = []
         for piece_ids in self._cache.encode(pieces, keys, self.encoder.encode):
-            ids += piece_ids
+            ids.extend(piece_ids)
             ends.append(len(ids))
         if keep.tokens is None:
-            ids += added.after if added else ()
+            ids.extend(added.after if added else ())
             return Tokens(ids, Trail(follow(keys, state), ends, self._cache))
         if keep.side is not None or added is None:
-            return Tokens(keep.of(ids + list(added.after) if added else ids))
+            return Tokens(keep.of([*ids, *added.after] if added else ids))
         before, after = list(added.before), list(added.after)
         room = keep.tokens - len(before) - len(after)
         if room < 0:
             raise NotUnderstoodError(Reason.BAD_REQUEST)
-        return Tokens(before + Keep(room, None, keep.default_side).of(ids[len(before) :]) + after)
+        return Tokens([*before, *Keep(room, None, keep.default_side).of(ids[len(before) :]), *after])
+
+    def _check_fresh(self, pieces: Sequence[str], keys: Sequence[bytes], most_bytes: int) -> None:
+        fresh = sum(len(pieces[place].encode()) for place in self._cache.missing(keys))
+        if fresh > most_bytes:
+            raise TooMuchFreshError
 
     def _tell_known(
-        self, known: Callable[[Tokens], None], keys: Sequence[bytes], state: bytes, before: list[int], chars: int
+        self, known: Callable[[Tokens], None], keys: Sequence[bytes], state: bytes, before: Sequence[int], chars: int
     ) -> None:
         """Tell of the pieces at a text's beginning that need no work, where others do."""
         pieces = self._cache.known(keys)
         if not 0 < len(pieces) < len(keys):
             return
-        ids, ends = list(before), []
+        ids, ends = packed(before), []
         for piece_ids in pieces:
-            ids += piece_ids
+            ids.extend(piece_ids)
             ends.append(len(ids))
         trail = Trail(follow(keys[: len(ends)], state), ends, self._cache)
         known(Tokens(ids, trail, Reason.DEADLINE, max(len(ids), chars // _CHARS_PER_TOKEN)))
@@ -161,7 +172,7 @@ class ModelText:
         self, text: str, add_special_tokens: bool, keep_tokens: int | None = None, keep_side: str | None = None
     ) -> list[int]:
         """Return the ids of `tokens`."""
-        return self.tokens(text, add_special_tokens, Keep(keep_tokens, keep_side)).ids
+        return [*self.tokens(text, add_special_tokens, Keep(keep_tokens, keep_side)).ids]
 
     def _before_media(self, body: Mapping[str, Any], add_special_tokens: bool, dialect: Dialect) -> Tokens:
         """Return the tokens that are sure to stand before the first medium."""
@@ -176,7 +187,7 @@ class ModelText:
         tokens = self.tokens(text[:cut], add_special_tokens=False)
         before = list(self.encoder.added.before) if add_special_tokens and self.encoder.added else []
         estimate = len(before) + len(text) // _CHARS_PER_TOKEN + _TOKENS_PER_MEDIUM
-        return Tokens(before + tokens.ids, None if before else tokens.trail, Reason.MEDIA, estimate)
+        return Tokens([*before, *tokens.ids], None if before else tokens.trail, Reason.MEDIA, estimate)
 
 
 def _cut_token(encoder: TextEncoder, chat: Chat) -> str | None:

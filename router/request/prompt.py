@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -11,6 +11,25 @@ from router.kv.hashes import chain
 from router.kv.schemes import Scheme, UnknownRootError
 from router.request.reasons import Reason
 from router.request.trail import Trail
+
+ChainKey = tuple[Scheme, Lora | None, str | None, tuple[MediaItem, ...]]
+"""What a chain depends on besides the tokens: scheme, adapter, salt, media."""
+_MAX_CHAINS = 16
+"""Chains kept of one prompt. A fleet has a scheme or two; past ones go when there are too many."""
+
+
+class Chains(dict[ChainKey, list[int]]):
+    """The chains of one prompt that were computed.
+
+    Attributes:
+        grown: Told how many blocks a new one has, where the prompt is kept for others.
+    """
+
+    __slots__ = ("grown",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grown: Callable[[int], None] | None = None
 
 
 class Kind(StrEnum):
@@ -49,7 +68,7 @@ class Prompt:
     kind: Kind
     model: str | None
     stream: bool
-    token_ids: list[int] | None = field(repr=False)
+    token_ids: Sequence[int] | None = field(repr=False)
     tokens: int
     salt: str | None = field(default=None, repr=False)
     media: tuple[MediaItem, ...] = ()
@@ -60,9 +79,7 @@ class Prompt:
     n: int = 1
     other_tokens: int = 0
     trail: Trail | None = field(default=None, repr=False, compare=False)
-    _chains: dict[tuple[Scheme, Lora | None], list[int]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    chains: Chains = field(default_factory=Chains, init=False, repr=False, compare=False)
 
     def until_now(self, reason: Reason) -> Prompt:
         """Return what is known of the prompt, since its tokens are not known in time, for this reason.
@@ -73,6 +90,12 @@ class Prompt:
             self.reason = reason  # a draft with tokens is nobody else's
             return self
         return replace(self, token_ids=None, trail=None, media=(), reason=self.reason or reason)
+
+    def again(self) -> Prompt:
+        """Return the same prompt for another request: its own to change, with the chains that both compute shared."""
+        copy = replace(self)
+        copy.chains = self.chains
+        return copy
 
     def chain(self, scheme: Scheme, lora: Lora | None, pause: Callable[[], None] | None = None) -> list[int]:
         """Return the identities of the prompt's full blocks under a scheme and adapter, computed once.
@@ -85,8 +108,9 @@ class Prompt:
         """
         if self.token_ids is None:
             return []
-        key = (scheme, lora)
-        known = self._chains.get(key)
+        key = (scheme, lora, self.salt, self.media)
+        chains = self.chains
+        known = chains.get(key)
         if known is None:
             extra = ExtraKeys(lora=lora, salt=self.salt, media=self.media)
             try:
@@ -96,5 +120,9 @@ class Prompt:
                     known = self.trail.chain(self.token_ids, scheme, extra, pause)
             except UnknownRootError:
                 known = []
-            self._chains[key] = known
+            if len(chains) >= _MAX_CHAINS:
+                chains.clear()
+            chains[key] = known
+            if chains.grown is not None:
+                chains.grown(len(known))
         return known

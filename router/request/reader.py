@@ -6,18 +6,19 @@ Never raises for what a client sends: what can't be read gets a reason, is forwa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from router.request import bodies, messages_api, responses_api
 from router.request.chat import POOLING, RESPONSES
 from router.request.endpoints import ENDPOINTS, UNKNOWN, Endpoint, Shape
+from router.request.memo import PromptMemo
 from router.request.prompt import Kind, Prompt
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.text import Text
 from router.request.token_cache import TokenCache
-from router.request.tokens import Keep, Tokens
+from router.request.tokens import Keep, Tokens, TooMuchFreshError
 from router.request.trail import trail_of_ids
 
 _BYTES_PER_TOKEN = 4  # a usual figure for English text; only an estimate is made of it
@@ -25,7 +26,15 @@ _MAX_ESTIMATE_TOKENS = 16_384  # a body of pictures is no million tokens: a gues
 _MAX_TOKENS = 1 << 21  # longer lists of ids are not hashed; no engine takes them
 _READING_TASKS = ("embed", "classify")
 _NO_CACHE = TokenCache(0)
-Known = Callable[[Tokens], None] | None
+_MOST_GLANCED_BYTES = 128 * 2**10  # to parse and render a body of this length takes half a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a body is read: who hears of tokens known before, and how much text may be tokenised anew."""
+
+    known: Callable[[Tokens], None] | None = None
+    fresh_bytes: int | None = None
 
 
 def _unknown_length(model: str | None) -> int | None:
@@ -48,11 +57,12 @@ class PromptReader:
                 None when the router has none for it. Must be safe to call from several threads.
             max_model_len_for: From the same to the model's longest prompt and answer together, in tokens; None when it
                 is unknown, or not the same at all replicas. Must be safe to call from several threads.
-            cache: Where the chains of prompts that are given as ids are kept; None: nowhere.
+            cache: Where the chains of prompts that are given as ids are kept, and whole prompts; None: nowhere.
         """
         self._text_for = text_for
         self._max_model_len_for = max_model_len_for
         self._cache = cache or _NO_CACHE
+        self.memo = PromptMemo(self._cache, text_for)
 
     def facts(self, path: str, body: bytes) -> Prompt:
         """Return what `read` would, without the prompt's tokens: for a request that can't wait for them."""
@@ -72,25 +82,64 @@ class PromptReader:
                 beginning where these were known before and others are not (then `reason` is DEADLINE). The first is
                 the one that is returned: do not change it meanwhile.
         """
-        endpoint = ENDPOINTS.get(path.partition("?")[0], UNKNOWN)
+        path = path.partition("?")[0]
+        return self._read(path, body, self.memo.key(path, body), drafted, None)
+
+    def quick(self, path: str, body: bytes, inline_bytes: int) -> Prompt | None:
+        """Return what `read` would if that takes a moment; None when it is work for a thread.
+
+        Args:
+            path: The request's path; a query string is ignored.
+            body: The whole body as it was sent.
+            inline_bytes: At most so much is tokenised anew; 0: nothing is, nor rendered.
+        """
+        path = path.partition("?")[0]
+        key = self.memo.key(path, body)
+        if key is not None:
+            prompt = self.memo.find(key)
+            if prompt is not None:
+                return prompt
+        if len(body) <= inline_bytes:
+            return self._read(path, body, key, None, None)
+        if not inline_bytes or len(body) > _MOST_GLANCED_BYTES:
+            return None
+        try:
+            return self._read(path, body, key, None, inline_bytes)
+        except TooMuchFreshError:
+            return None
+
+    def _read(
+        self,
+        path: str,
+        body: bytes,
+        key: bytes | None,
+        drafted: Callable[[Prompt], None] | None,
+        fresh_bytes: int | None,
+    ) -> Prompt:
+        endpoint = ENDPOINTS.get(path, UNKNOWN)
         try:
             fields = bodies.parse(body)
         except NotUnderstoodError as error:
             return _unreadable(endpoint, error, body)
         prompt = _facts(endpoint, fields, len(body))
-        known = None
+        way = _Way(None, fresh_bytes)
         if drafted is not None:
             drafted(prompt)
-            known = partial(_draft, drafted, prompt)
+            way = _Way(partial(_draft, drafted, prompt), fresh_bytes)
         try:
-            self._understand(prompt, fields, endpoint.shape, known)
+            text = self._text_for(prompt.model)
+            self._understand(prompt, fields, endpoint.shape, way)
+        except TooMuchFreshError:
+            raise
         except NotUnderstoodError as error:
             prompt.reason = error.reason
         except Exception:  # a fault of ours must not become the client's: the engine still gets the request
             prompt.reason = Reason.INTERNAL
+        if key is not None and prompt.reason is None and _depends_on_body_alone(fields):
+            self.memo.keep(key, prompt, text)
         return prompt
 
-    def _understand(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape, known: Known) -> None:
+    def _understand(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape, way: _Way) -> None:
         """Fill in the token ids.
 
         Raises:
@@ -105,7 +154,7 @@ class PromptReader:
             raise NotUnderstoodError(Reason.BAD_REQUEST)
         if shape is Shape.SCORING:
             raise NotUnderstoodError(Reason.SCORING)
-        tokens = self._tokens(prompt, body, shape, known)
+        tokens = self._tokens(prompt, body, shape, way)
         if not tokens.ids:
             raise NotUnderstoodError(tokens.stopped or Reason.EMPTY)
         if len(tokens.ids) > _MAX_TOKENS:
@@ -115,15 +164,15 @@ class PromptReader:
         prompt.reason = tokens.stopped
         prompt.trail = tokens.trail
 
-    def _tokens(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape, known: Known) -> Tokens:
+    def _tokens(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape, way: _Way) -> Tokens:
         if shape in (Shape.EMBEDDING, Shape.POOLING):
-            return self._pooling(prompt, body)
+            return self._pooling(prompt, body, way)
         if shape is Shape.TEXT:
             if body.get("prompt_embeds") is not None:
                 raise NotUnderstoodError(Reason.PROMPT_EMBEDS)
             if body.get("suffix") is not None:  # put in by code of the model's class, where it has any
                 raise NotUnderstoodError(Reason.UNSUPPORTED)
-            return self._texts(prompt, body, body.get("prompt"), self._keep(prompt, body, known))
+            return self._texts(prompt, body, body.get("prompt"), self._keep(prompt, body, way))
         transfer = body.get("kv_transfer_params")
         if isinstance(transfer, dict) and transfer.get("prompt_token_ids") is not None:
             # A prefill stage's ids replace the messages, unless these hold media or are to be echoed. That form of
@@ -131,20 +180,20 @@ class PromptReader:
             raise NotUnderstoodError(Reason.UNSUPPORTED)
         if shape is Shape.RESPONSES:
             cut = {"truncate_prompt_tokens": None if body.get("truncation", "disabled") == "disabled" else -1}
-            keep = self._keep(prompt, cut, known)
+            keep = self._keep(prompt, cut, way)
             text = self._text(prompt.model)
             return text.chat(responses_api.chat_body(body), add_special_tokens=True, keep=keep, dialect=RESPONSES)
         text = self._text(prompt.model)
         if shape is Shape.MESSAGES:
             chat = messages_api.chat_body(body, text.merges_inline_system, lambda: text.effort_without_thinking)
-            return text.chat(chat, add_special_tokens=False, keep=Keep(known=known))
+            return text.chat(chat, add_special_tokens=False, keep=Keep(known=way.known, fresh_bytes=way.fresh_bytes))
         special = bodies.flag(body.get("add_special_tokens"), default=False)
-        return text.chat(body, special, self._keep(prompt, body, known))
+        return text.chat(body, special, self._keep(prompt, body, way))
 
-    def _pooling(self, prompt: Prompt, body: Mapping[str, Any]) -> Tokens:
+    def _pooling(self, prompt: Prompt, body: Mapping[str, Any], way: _Way) -> Tokens:
         if body.get("padding") not in (None, "do_not_pad") or "data" in body:
             raise NotUnderstoodError(Reason.UNSUPPORTED)
-        keep = self._keep(prompt, body, None, default_side="right")
+        keep = self._keep(prompt, body, _Way(None, way.fresh_bytes), default_side="right")
         given = body.get("input")
         conversations = body.get("messages")
         if conversations is None and isinstance(given, list) and given and isinstance(given[0], (dict, list)):
@@ -171,6 +220,8 @@ class PromptReader:
         first, others = _first(given)
         prompt.other_tokens = sum(len(other) // (_BYTES_PER_TOKEN if isinstance(other, str) else 1) for other in others)
         if isinstance(first, list):
+            if keep.fresh_bytes is not None:
+                raise TooMuchFreshError  # all of them have to be looked at
             ids = keep.of(first)
             return Tokens(ids, trail_of_ids(ids, self._cache))
         special = bodies.flag(body.get("add_special_tokens"), default=True)
@@ -182,7 +233,7 @@ class PromptReader:
             raise NotUnderstoodError(Reason.NO_MODEL if model is None else Reason.NO_TOKENIZER)
         return text
 
-    def _keep(self, prompt: Prompt, body: Mapping[str, Any], known: Known, default_side: str = "left") -> Keep:
+    def _keep(self, prompt: Prompt, body: Mapping[str, Any], way: _Way, default_side: str = "left") -> Keep:
         """Return `truncate_prompt_tokens` and `truncation_side` of a body."""
         given = body.get("truncate_prompt_tokens")
         tokens = bodies.integer(given)
@@ -193,7 +244,14 @@ class PromptReader:
             if longest is None:
                 raise NotUnderstoodError(Reason.UNSUPPORTED)
             tokens = longest - 1 if prompt.max_tokens and prompt.kind is not Kind.POOLING else longest
-        return Keep(tokens, bodies.text(body.get("truncation_side")), default_side, known)
+        side = bodies.text(body.get("truncation_side"))
+        return Keep(tokens, side, default_side, way.known, way.fresh_bytes)
+
+
+def _depends_on_body_alone(body: Mapping[str, Any]) -> bool:
+    """Whether a prompt depends on nothing but its body and its model's text."""
+    cut = body.get("truncate_prompt_tokens") is not None or body.get("truncation", "disabled") != "disabled"
+    return not cut and not body.get("chat_template")
 
 
 def _draft(drafted: Callable[[Prompt], None], prompt: Prompt, known: Tokens) -> None:

@@ -10,9 +10,15 @@ from router.request.tokens import ALL, Keep, Tokens
 
 
 class Text(Protocol):
-    """A model's own text, whatever its tokenizer: `ModelText` or `MistralText`."""
+    """A model's own text, whatever its tokenizer: `ModelText` or `MistralText`.
+
+    Attributes:
+        max_chars: Longest text that is rendered or encoded.
+        timeless: Whether the same body always gives the same tokens: no template asks for the time or for chance.
+    """
 
     max_chars: int
+    timeless: bool
 
     @property
     def merges_inline_system(self) -> bool:

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     most = max_hit_tokens(prompt.tokens, scheme.block_size) if prompt.reads_cache else 0
     if args.json:
         hashes = [digest.hex() for digest in digests]
-        print(json.dumps({"token_ids": prompt.token_ids, "block_hashes": hashes, "max_hit_tokens": most}))
+        print(json.dumps({"token_ids": [*prompt.token_ids], "block_hashes": hashes, "max_hit_tokens": most}))
     else:
         print(_table(prompt, scheme, extra, digests, most))
     return 0

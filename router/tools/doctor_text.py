@@ -155,7 +155,11 @@ def local_renderer(folder: Path, chat_template: Path | None) -> Renderer:
         words = None
         if vocabulary is not None and prompt.token_ids is not None:
             words = [vocabulary.id_to_token(token) or "" for token in prompt.token_ids]
-        return Ids(prompt.token_ids, prompt.reason.value if prompt.reason else "", words)
+        return Ids(
+            [*prompt.token_ids] if prompt.token_ids is not None else None,
+            prompt.reason.value if prompt.reason else "",
+            words,
+        )
 
     return render
 

@@ -266,6 +266,12 @@ class JsonReader:
     def __init__(self) -> None:
         self.reads: list[str] = []
 
+    def quick(self, path: str, body: bytes, inline_bytes: int) -> Prompt | None:
+        return self.read(path, body) if len(body) <= inline_bytes else None
+
+    def facts(self, path: str, body: bytes) -> Prompt:
+        return self.read(path, body)
+
     def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
         self.reads.append(path)
         try:

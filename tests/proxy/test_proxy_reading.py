@@ -39,6 +39,9 @@ class SlowReader:
         data = json.loads(body)
         return Prompt(Kind.COMPLETION, data["model"], False, None, len(body) // 4)
 
+    def quick(self, path: str, body: bytes, inline_bytes: int) -> Prompt | None:
+        return self.read(path, body) if len(body) <= inline_bytes else None
+
     def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
         self.begun.append(len(body))
         self.before_facts.wait(10)
@@ -100,7 +103,7 @@ async def test_a_body_is_read_and_hashed_in_the_thread(room: Any, eventually: An
     await eventually(lambda: one.prompts)
     [prompt] = one.prompts
     assert (prompt.reason, prompt.tokens) == (None, 64)
-    assert prompt._chains == {(SCHEME, None): chain(range(64), SCHEME)}
+    assert prompt.chains == {(SCHEME, None, None, ()): chain(range(64), SCHEME)}
 
 
 async def test_past_the_deadline_the_request_goes_on_with_what_is_known(room: Any, eventually: Any) -> None:

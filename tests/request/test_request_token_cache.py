@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,6 +23,7 @@ from router.request.encoders import cutting
 from router.request.encoders.table import Options, load_text
 from router.request.model_text import ModelText
 from router.request.reader import PromptReader
+from router.request.reasons import NotUnderstoodError, Reason
 from router.request.token_cache import Link, TokenCache
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer"
@@ -273,12 +275,19 @@ def test_a_huge_text_pushes_nothing_out() -> None:
     assert cache.used_bytes < 1_000
 
 
-@pytest.mark.parametrize("ids", [[], [7], [7, 7], [0, 262_143], [1, 262_144], [2**40, 3]])
+@pytest.mark.parametrize("ids", [[], [7], [7, 7], [0, 262_143], [1, 262_144], [2**32 - 1, 3]])
 def test_any_ids_come_back(ids: list[int]) -> None:
-    """None, one, the largest that are shared, and larger ones: what was tokenised is what is found."""
+    """None, one, and the largest that are possible: what was tokenised is what is found."""
     cache = TokenCache()
     first = cache.encode(["x"], [b"k"], lambda pieces: [ids])
-    assert first == cache.encode(["x"], [b"k"], lambda pieces: []) == [tuple(ids)]
+    assert first == cache.encode(["x"], [b"k"], lambda pieces: []) == [array("I", ids)]
+
+
+def test_ids_beyond_32_bits_are_a_reason() -> None:
+    """A tokenizer with such ids is none that is understood."""
+    with pytest.raises(NotUnderstoodError) as caught:
+        TokenCache().encode(["x"], [b"k"], lambda pieces: [[2**40]])
+    assert caught.value.reason is Reason.TOKENIZER_ERROR
 
 
 def test_an_emptied_cache_changes_no_chain(folders: dict[str, Path]) -> None:

@@ -17,7 +17,7 @@ from router.request.chat import CHAT, MAX_CHARS, Dialect
 from router.request.encoders.encoder import TokenizerError
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.token_cache import TokenCache
-from router.request.tokens import ALL, Keep, Tokens
+from router.request.tokens import ALL, Keep, Tokens, TooMuchFreshError
 from router.request.trail import trail_of_ids
 
 _FILES = re.compile(r"tekken(_\d+)?\.json|.*\.model\.v\d+(m\d+)?|tokenizer\.model\.v\d+(m\d+)?")
@@ -57,6 +57,7 @@ class MistralText:
         self._version = int(re.sub(r"\D.*", "", str(self._tokenizer.version.value).removeprefix("v")) or 0)
         self._cache = cache or TokenCache(0)
         self.max_chars = max_chars
+        self.timeless = True
         self._encode: Callable[..., list[int]] = self._tokenizer.encode
         self._namespace = secrets.randbits(62) << 2  # a number of its own: the lowest bits are for the flags
         # The package decodes every chat again, to show it; nobody looks at that here, and it is most of the time.
@@ -94,6 +95,8 @@ class MistralText:
         Raises:
             NotUnderstoodError: With the reason.
         """
+        if keep.fresh_bytes is not None:
+            raise TooMuchFreshError  # the package's own work on a long chat takes a millisecond and more
         if any(body.get(name) is not None for name in _REFUSED):
             raise NotUnderstoodError(Reason.BAD_REQUEST)
         items = [_prepared(item) for item in messages.list_of_messages(body.get("messages"))]
@@ -127,6 +130,8 @@ class MistralText:
         """
         if len(text) > self.max_chars:
             raise NotUnderstoodError(Reason.TOO_LONG)
+        if keep.fresh_bytes is not None:
+            raise TooMuchFreshError
         try:
             ids = list(self._tokenizer.encode(text, add_special_tokens, False))
         except NotUnderstoodError:
@@ -141,7 +146,7 @@ class MistralText:
         self, text: str, add_special_tokens: bool, keep_tokens: int | None = None, keep_side: str | None = None
     ) -> list[int]:
         """Return the ids of `tokens`."""
-        return self.tokens(text, add_special_tokens, Keep(keep_tokens, keep_side)).ids
+        return [*self.tokens(text, add_special_tokens, Keep(keep_tokens, keep_side)).ids]
 
     def _remembered(self, s: str, bos: bool, eos: bool) -> list[int]:
         """Encode as the tokenizer does; the same text and flags give the same ids."""
@@ -151,7 +156,7 @@ class MistralText:
         except UnicodeEncodeError:
             raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
         [ids] = self._cache.encode([s], keys, lambda pieces: [self._encode(pieces[0], bos, eos)])
-        return list(ids)
+        return ids.tolist()
 
 
 def find(folder: Path) -> Path | None:
