@@ -252,12 +252,10 @@ class Engine:
     async def _read(self, reader: asyncio.StreamReader) -> Asked:
         text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         line, *lines = text.removesuffix("\r\n\r\n").split("\r\n")
-        pairs = [each.partition(":") for each in lines]
-        headers = [(name, value.strip()) for name, _, value in pairs]
+        headers = [(name, value.strip()) for name, _, value in (each.partition(":") for each in lines)]
         lower = {name.lower(): value for name, value in headers}
         assert "transfer-encoding" not in lower
-        body = await reader.readexactly(int(lower.get("content-length", "0")))
-        return Asked(line, headers, body)
+        return Asked(line, headers, await reader.readexactly(int(lower.get("content-length", "0"))))
 
 
 class JsonReader:
@@ -269,9 +267,6 @@ class JsonReader:
     def quick(self, path: str, body: bytes, inline_bytes: int) -> Prompt | None:
         return self.read(path, body) if len(body) <= inline_bytes else None
 
-    def facts(self, path: str, body: bytes) -> Prompt:
-        return self.read(path, body)
-
     def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
         self.reads.append(path)
         try:
@@ -279,8 +274,9 @@ class JsonReader:
             text = data["messages"][0]["content"]
         except (ValueError, KeyError, TypeError):
             return Prompt(Kind.OTHER, None, False, None, max(1, len(body) // 4), reason=Reason.BAD_JSON)
-        ids = [ord(character) for character in text][:4096]
-        return Prompt(Kind.CHAT, data.get("model"), bool(data.get("stream")), ids, len(ids))
+        return Prompt(
+            Kind.CHAT, data.get("model"), bool(data.get("stream")), [*map(ord, text[:4096])], len(text[:4096])
+        )
 
 
 class Notes:
