@@ -271,12 +271,10 @@ class JsonReader:
         self.reads.append(path)
         try:
             data = json.loads(body)
-            text = data["messages"][0]["content"]
+            ids = [*map(ord, data["messages"][0]["content"][:4096])]
         except (ValueError, KeyError, TypeError):
             return Prompt(Kind.OTHER, None, False, None, max(1, len(body) // 4), reason=Reason.BAD_JSON)
-        return Prompt(
-            Kind.CHAT, data.get("model"), bool(data.get("stream")), [*map(ord, text[:4096])], len(text[:4096])
-        )
+        return Prompt(Kind.CHAT, data.get("model"), bool(data.get("stream")), ids, len(ids))
 
 
 class Notes:
