@@ -24,21 +24,26 @@ from router.tools.simulation.plan import check
 from router.tools.simulation.policies import simulate
 from router.tools.simulation.run import ENGINES
 from router.tools.simulation.trace import asked_blocks, read_trace
+from router.tools.simulation.workloads import SCENARIOS, sessions_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `warmroute simulate`."""
     add = parser.add_argument
-    add("--trace", required=True, type=Path, metavar="FILE", help="requests in Mooncake's format, one JSON a line")
-    add("--replicas", required=True, type=int, metavar="N", help="engines, 1 to 1000")
-    add("--blocks", required=True, type=int, metavar="N", help="blocks of each engine's cache, 1 or more")
-    add("--block-tokens", type=int, default=512, metavar="N", help="tokens a block, as in the trace (default: 512)")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--trace", type=Path, metavar="FILE", help="requests in Mooncake's format, one JSON a line")
+    source.add_argument(
+        "--workload", choices=list(SCENARIOS), metavar="NAME", help=f"generated traffic: {', '.join(SCENARIOS)}"
+    )
+    add("--replicas", type=int, metavar="N", help="engines, 1 to 1000 (a workload has its own)")
+    add("--blocks", type=int, metavar="N", help="blocks of each engine's cache, 1 or more (a workload has its own)")
+    add("--block-tokens", type=int, metavar="N", help="tokens a block (default: 512, as in the trace; workloads: 64)")
     add("--engine", choices=list(ENGINES), default="serial", help="model of an engine (default: serial)")
     add(
         "--prefill-tokens-per-s",
-        default="8000",
         metavar="X[,X...]",
-        help="prompt tokens an engine computes in a second (default: 8000); several: replicas take them in turn",
+        help="prompt tokens an engine computes in a second (default: 8000, or the workload's); several: replicas take "
+        "them in turn",
     )
     add("--decode-step-s", type=float, default=0.025, metavar="Y", help="seconds a token of an answer (default: 0.025)")
     add(
@@ -47,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[,NAME...]",
         help=f"the router's own: {', '.join(POLICIES)}; others': {', '.join(PEERS)}",
     )
-    add("--speed", type=float, default=1.0, metavar="F", help="the trace's requests come F times as fast (default: 1)")
+    add("--speed", type=float, default=1.0, metavar="F", help="requests come F times as fast (default: 1)")
     add(
         "--knowledge",
         choices=["default", "router", "exact"],
@@ -79,14 +84,18 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: When an option or the trace can't be used.
     """
-    plan = check(args)
-    sessions = read_trace(args.trace, args.block_tokens, args.speed)
+    scenario = SCENARIOS[args.workload] if args.workload else None
+    plan = check(args, scenario)
+    if scenario is None:
+        sessions = read_trace(args.trace, plan.shapes[0].block_tokens, args.speed)
+    else:
+        sessions = sessions_of(scenario, plan.shapes[0].block_tokens, args.speed, args.seed)
     bound = shared_cache_hit_rate(asked_blocks(sessions), sum(shape.num_blocks for shape in plan.shapes))
     rows: list[Row] = []
     with Progress(len(plan.policies) * sum(len(session.turns) for session in sessions)) as progress:
         for policy in plan.policies:
             progress.now(policy)
-            rows.append(simulate(plan, policy, sessions, on_job=progress.step))
+            rows.append(simulate(plan, policy, sessions, progress.step))
     show(rows, bound, Console())
     if args.html is not None:
         write_html(args.html, rows, bound)

@@ -13,7 +13,9 @@ from router.errors import ConfigurationError, Problem
 from router.tools.simulation.engine import EngineShape
 from router.tools.simulation.figures import Objective
 from router.tools.simulation.peers import PEERS
+from router.tools.simulation.run import Change
 from router.tools.simulation.warmroute import Hearing
+from router.tools.simulation.workloads import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Plan:
         shapes: One a replica.
         placement: The router's configuration, whatever the policy.
         hearing: What `cost` knows.
+        changes: Who leaves and joins.
         exact: Policies whose ledgers are the engines' own.
         routers: How many share the traffic.
     """
@@ -33,6 +36,7 @@ class Plan:
     policies: Sequence[str]
     engine: str
     shapes: Sequence[EngineShape]
+    changes: Sequence[Change]
     placement: PlacementConfig
     hearing: Hearing
     exact: frozenset[str]
@@ -56,17 +60,27 @@ _RANGES: dict[str, tuple[float, float]] = {
 """Options that are numbers: least and most."""
 
 
-def check(args: argparse.Namespace) -> Plan:
-    """Make the plan that options ask for.
+TRACE_BLOCK_TOKENS, WORKLOAD_BLOCK_TOKENS = 512, 64
+
+
+def check(args: argparse.Namespace, scenario: Scenario | None) -> Plan:
+    """Make the plan that options ask for; what they leave out is the workload's.
 
     Raises:
         ConfigurationError: All options that can't be used.
     """
-    problems = []
+    problems: list[Problem] = []
+    if args.block_tokens is None:
+        args.block_tokens = TRACE_BLOCK_TOKENS if scenario is None else WORKLOAD_BLOCK_TOKENS
+    if args.replicas is None and scenario is not None:
+        args.replicas = scenario.replicas
+    if args.blocks is None and scenario is not None:
+        args.blocks = max(1, scenario.cache_tokens // max(1, args.block_tokens))
     for name, (least, most) in _RANGES.items():
-        value = getattr(args, name)
-        if not least <= value <= most:
-            option = "--" + name.replace("_", "-")
+        value, option = getattr(args, name), "--" + name.replace("_", "-")
+        if value is None:
+            problems.append(Problem(option, "is missing", "a trace needs it"))
+        elif not least <= value <= most:
             problems.append(Problem(option, f"{value} is out of range", f"{least:g} to {most:g}"))
     policies = [name.strip() for name in args.policy.split(",") if name.strip()]
     known = [*POLICIES, *PEERS]
@@ -77,7 +91,9 @@ def check(args: argparse.Namespace) -> Plan:
     ]
     if not policies:
         problems.append(Problem("--policy", "names no policy", "one of: " + ", ".join(known)))
-    speeds = _speeds(args.prefill_tokens_per_s, problems)
+    speeds: Sequence[float] = scenario.speeds if scenario is not None else (8_000.0,)
+    if args.prefill_tokens_per_s is not None:
+        speeds = _speeds(args.prefill_tokens_per_s, problems)
     placement = _placement(args.weight, speeds, problems)
     if problems or placement is None:
         raise ConfigurationError(problems)
@@ -91,6 +107,9 @@ def check(args: argparse.Namespace) -> Plan:
         policies=policies,
         engine=args.engine,
         shapes=shapes,
+        changes=[]
+        if scenario is None
+        else [change for change in scenario.changes if change.joins or change.replica < args.replicas],
         placement=placement,
         hearing=Hearing(
             events=not args.approximate, event_delay_s=args.event_delay_s, event_loss_share=args.event_loss_share

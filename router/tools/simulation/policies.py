@@ -10,7 +10,7 @@ from router.tools.simulation.peers import PEERS, KnowsLoad
 from router.tools.simulation.plan import Plan
 from router.tools.simulation.requests import Session
 from router.tools.simulation.rule import Rule
-from router.tools.simulation.run import Change, FleetPlan, Run
+from router.tools.simulation.run import FleetPlan, Run
 from router.tools.simulation.timeline import Timeline
 from router.tools.simulation.warmroute import OwnPlacement
 
@@ -19,18 +19,16 @@ def simulate(
     plan: Plan,
     policy: str,
     sessions: Sequence[Session],
-    changes: Sequence[Change] = (),
     on_job: Callable[[], None] | None = None,
 ) -> Row:
     """Run one policy.
 
     Args:
         policy: A name that the plan knows.
-        changes: Who leaves and joins.
         on_job: Called with each request that arrives.
     """
     timeline = Timeline()
-    run = Run(FleetPlan(plan.engine, plan.shapes, changes), timeline, _rule(plan, policy, timeline), on_job)
+    run = Run(FleetPlan(plan.engine, plan.shapes, plan.changes), timeline, _rule(plan, policy, timeline), on_job)
     run.run(sessions)
     return row_of(policy, run, plan.shapes[0].block_tokens, plan.objective)
 
