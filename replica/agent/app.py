@@ -177,7 +177,7 @@ class Agent:
             try:
                 if not await self._engine.healthy(HEALTH_TIMEOUT_S):
                     raise EngineError(f"{settings.engine_url}/health does not answer 200")
-                return await self._engine.facts(settings.kv_events, settings.kv_replay)
+                return await self._engine.facts(settings.kv_events, settings.kv_replay, settings.engine)
             except EngineError as error:
                 if settings.wait_ready_s is not None and time.monotonic() - began_s >= settings.wait_ready_s:
                     log.error(f"no engine after {settings.wait_ready_s} s (--wait-ready): {error}")
@@ -251,7 +251,8 @@ class Agent:
 
     async def _learn(self, known: EngineFacts) -> EngineFacts:
         try:
-            facts = await self._engine.facts(self._settings.kv_events, self._settings.kv_replay)
+            settings = self._settings
+            facts = await self._engine.facts(settings.kv_events, settings.kv_replay, known.engine)
         except EngineError as error:
             log.warning(f"the engine does not say what it serves: {error}")
             return known

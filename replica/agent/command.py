@@ -8,6 +8,7 @@ import importlib
 from pathlib import Path
 
 from replica.agent import logs
+from replica.agent.adapters import adapters
 from replica.agent.settings import API_KEY_VARIABLE, REDIS_VARIABLE, SECRET_VARIABLE, from_args
 
 
@@ -15,6 +16,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add = parser.add_argument
     add("--engine-url", metavar="URL", help="the engine's HTTP address, as http://127.0.0.1:8000 (required)")
+    add(
+        "--engine",
+        choices=["auto", *adapters()],
+        default="auto",
+        help="which engine it is; auto sees it by its models and metrics (default: %(default)s)",
+    )
     add(
         "--redis",
         metavar="URL",

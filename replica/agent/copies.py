@@ -11,9 +11,9 @@ pass it, removals were lost: `CopiesOverflowError`, and what the unit holds is u
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from router.kv.events import GroupKind, Tier
+from router.kv.events import BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.wire import Layer
 
 UNBOUNDED_TIER_BLOCKS = 4_000_000
@@ -23,6 +23,11 @@ MAX_LAYERS = 256
 
 class CopiesOverflowError(Exception):
     """More distinct blocks than the tier can hold."""
+
+
+def tier_bound(tier: Tier, num_blocks: int | None) -> int:
+    """Return how many blocks a tier can hold at most."""
+    return num_blocks if tier is Tier.GPU and num_blocks is not None else UNBOUNDED_TIER_BLOCKS
 
 
 class _LayerCopies:
@@ -57,18 +62,19 @@ class Copies:
         """Return the number of distinct (hash, tier, group)."""
         return sum(len(layer.held) for layer in self._layers.values())
 
-    def store(self, hashes: Sequence[int], tier: Tier, group: int, kind: GroupKind) -> list[int]:
+    def store(self, event: BlockStored) -> list[int]:
         """Count one more copy of each hash; return those that were not held before.
 
         Raises:
             CopiesOverflowError: The tier can't hold so many distinct blocks, or there are too many groups.
         """
-        layer = self._layers.get((tier, group))
+        hashes, tier = event.hashes, event.tier
+        layer = self._layers.get((tier, event.group))
         if layer is None:
             if len(self._layers) >= MAX_LAYERS:
                 raise CopiesOverflowError("too many tiers and cache groups")
-            layer = self._layers[(tier, group)] = _LayerCopies(kind)
-        layer.kind = kind
+            layer = self._layers[(tier, event.group)] = _LayerCopies(event.kind)
+        layer.kind = event.kind
         held, extra = layer.held, layer.extra
         fresh = []
         for block in hashes:
@@ -78,20 +84,20 @@ class Copies:
                 held.add(block)
                 fresh.append(block)
         layer.total += len(hashes)
-        bound = self._bound(tier)
+        bound = tier_bound(tier, self.num_blocks)
         if layer.total > bound:
             self._clamp(layer)
             if layer.total > bound:
                 raise CopiesOverflowError(f"{layer.total} distinct blocks in a tier of {bound}")
         return fresh
 
-    def remove(self, hashes: Sequence[int], tier: Tier, group: int) -> list[int]:
+    def remove(self, event: BlockRemoved) -> list[int]:
         """Count one copy less of each hash; return those that are not held any more. Unknown ones are ignored."""
-        layer = self._layers.get((tier, group))
+        layer = self._layers.get((event.tier, event.group))
         if layer is None:
             return []
         gone = []
-        for block in hashes:
+        for block in event.hashes:
             more = layer.extra.get(block)
             if more is not None:
                 layer.total -= 1
@@ -119,11 +125,6 @@ class Copies:
         for (tier, group), layer in self._layers.items():
             if layer.held:
                 yield (int(tier), group, int(layer.kind), array("Q", layer.held))
-
-    def _bound(self, tier: Tier) -> int:
-        if tier is Tier.GPU and self.num_blocks is not None:
-            return self.num_blocks
-        return UNBOUNDED_TIER_BLOCKS
 
     def _clamp(self, layer: _LayerCopies) -> None:
         self.clamped += len(layer.extra)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from replica.agent import sglang_facts
 from replica.errors import EngineError
-from router.kv.engine_metrics import CacheConfig, cache_configs
+from router.kv.engine_metrics import CacheConfig, cache_configs, is_sglang
 from router.kv.engine_models import parse_models
 from router.kv.registration import RegisteredModel
 
 _TIMEOUT_S = 5.0
+_OWNED_BY_SGLANG = re.compile(rb'"owned_by"\s*:\s*"sglang"')
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 
@@ -32,12 +36,14 @@ class EngineFacts:
     """What an engine says of itself.
 
     Attributes:
+        engine: Which engine it is: a name of `replica.agent.adapters`.
         version: Its version, "" where it does not say.
         models: Served models and adapters.
         ranks: Its data-parallel ranks with their sockets, at least one.
         caches: Cache configuration by `engine` label.
     """
 
+    engine: str
     version: str
     models: tuple[RegisteredModel, ...]
     ranks: tuple[RankSource, ...]
@@ -78,28 +84,45 @@ class Engine:
 
     async def models(self) -> tuple[RegisteredModel, ...]:
         """Return what the engine serves. Raises EngineError."""
-        found = parse_models(await self._request("GET", "/v1/models", _TIMEOUT_S))
+        return self._parsed(await self._request("GET", "/v1/models", _TIMEOUT_S))
+
+    def _parsed(self, listed: bytes) -> tuple[RegisteredModel, ...]:
+        found = parse_models(listed)
         if found is None:
             raise EngineError(f"{self._url}/v1/models is no list of models")
         return found
 
-    async def facts(self, events: str | None, replay: str | None) -> EngineFacts:
+    async def facts(self, events: str | None, replay: str | None, kind: str = "auto") -> EngineFacts:
         """Return all that the engine says of itself.
 
         Args:
             events: Address of rank 0's event socket, where the operator named one; else the engine is asked.
             replay: The same for the replay socket.
+            kind: Which engine it is, or `auto`: it shows in its models and metrics.
 
         Raises:
             EngineError: It did not answer.
         """
-        models = await self.models()
-        caches = cache_configs(await self._optional_metrics())
-        version = await self._optional_json("/version")
-        sources = await self._optional_json("/kv_event_sources")
+        listed = await self._request("GET", "/v1/models", _TIMEOUT_S)
+        models = self._parsed(listed)
+        metrics = await self._optional_metrics()
+        caches = cache_configs(metrics)
+        if kind == "auto":
+            kind = "sglang" if is_sglang(metrics) or _OWNED_BY_SGLANG.search(listed) else "vllm"
+        if kind == "sglang":
+            about = await self._first_json(sglang_facts.PATHS)
+            sources = sglang_facts.event_sources(about)
+            cache = sglang_facts.cache_config(about)
+            # Metrics tell nothing of whether there is a prefix cache, and may be off.
+            caches = {rank: replace(each, prefix_caching=cache.prefix_caching) for rank, each in caches.items()}
+            caches = caches or {"": cache}
+        else:
+            about = await self._optional_json("/version")
+            sources = await self._optional_json("/kv_event_sources")
         host = urlsplit(self._url).hostname or "127.0.0.1"
         return EngineFacts(
-            version=str(version.get("version", ""))[:256],
+            engine=kind,
+            version=str(about.get("version", ""))[:256],
             models=models,
             ranks=rank_sources(sources, sorted(caches), host, events, replay),
             caches=caches,
@@ -129,6 +152,13 @@ class Engine:
                 raise  # silence is no answer: the path may well be there
             return {}
         return answer if isinstance(answer, dict) else {}
+
+    async def _first_json(self, paths: Sequence[str]) -> dict[str, Any]:
+        for path in paths:
+            answer = await self._optional_json(path)
+            if answer:
+                return answer
+        return {}
 
     async def _json(self, path: str) -> Any:
         answer = await self._request("GET", path, _TIMEOUT_S)

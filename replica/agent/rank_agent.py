@@ -29,11 +29,11 @@ from router.kv.client.client import RedisClient
 from router.kv.engine_metrics import CacheConfig
 from router.kv.registration import Engine as RegisteredEngine
 from router.kv.registration import Registration
+from router.kv.schemes import Scheme
 from router.kv.wire import Change
 
 log = logging.getLogger(__name__)
 
-ENGINE_NAME = "vllm"
 MAX_PROBES = 5
 PROBE_PATIENCE_S = 5.0
 """How long blocks without a usable root may come in before a probe is sent all the same."""
@@ -73,7 +73,9 @@ class RankAgent:
         self._text_files = text_files
         self._started_s = time.time()
         self._cache = facts.cache(self.rank)
-        self.unit = UnitState(self.unit_id, adapters()[ENGINE_NAME](), self._new_proof(), self._cache.num_blocks)
+        adapter = adapters()[facts.engine]()
+        self.unit = UnitState(self.unit_id, adapter, self._new_proof(), self._cache.num_blocks, maps=True)
+        self.unit.adapters = _roots(facts)
         lane = Lane(redis, settings.keys, self.unit_id, settings.lease_s, settings.snapshot_s)
         shown = redis_link.shown(settings.redis_url)
         self.sink = UnitSink(self.unit, lane, settings.lease_s, settings.snapshot_s, shown, metrics)
@@ -124,6 +126,9 @@ class RankAgent:
     def learn(self, facts: EngineFacts) -> None:
         """Take over what the engine says of itself now."""
         self._facts = facts
+        self.unit.adapters = _roots(facts)
+        if self.unit.mapped is not None:
+            self.unit.mapped.adapters = self.unit.adapters
         cache = facts.cache(self.rank)
         if cache not in (self._cache, CacheConfig()):  # one that tells nothing once is still the one that it was
             self._cache = cache
@@ -144,8 +149,8 @@ class RankAgent:
             self._registered = said
             self.sink.register(self._lease, said.state)
         proof = self.unit.proof
-        self._judged = (proof, proof.state)
-        if proof.state == "refuted":
+        self._judged = (proof, self._judgement())
+        if proof.state == "refuted" and self._own_scheme() is None:
             self._warn_once("refuted", f"blocks can't be credited: {proof.reason}")
         if proof.sizes_differ:
             sizes = f"the engine's events have blocks of {proof.seen_size} tokens, its metrics say {proof.told_size}"
@@ -166,8 +171,8 @@ class RankAgent:
         self._tell_when_judged()
 
     def _tell_when_judged(self) -> None:
-        """Routers are to know a unit as EXACT when its blocks come, not when the next lease is due."""
-        if self._serving and (self.unit.proof, self.unit.proof.state) != self._judged:
+        """Routers are to know a unit as EXACT or MAPPED when its blocks come, not when the next lease is due."""
+        if self._serving and (self.unit.proof, self._judgement()) != self._judged:
             self._tell()
 
     def failures(self) -> list[BaseException]:
@@ -209,8 +214,10 @@ class RankAgent:
 
     def _registration(self, epoch: int) -> Registration:
         trust, reason = self._trust()
-        proven = self.unit.proof.scheme
-        algorithm = str(proven.algorithm) if proven else self._cache.algorithm or ""
+        scheme = self._own_scheme() or self.unit.proof.scheme
+        algorithm = str(scheme.algorithm) if scheme else self._cache.algorithm or ""
+        size = scheme.block_size if scheme else self.unit.proof.block_size or 0
+        pages = size // self.unit.mapped.page_tokens if self.unit.mapped else 1
         return Registration(
             unit=self.unit_id,
             replica_id=self._settings.replica_id,
@@ -219,13 +226,13 @@ class RankAgent:
             url=self._settings.advertise,
             models=list(self._facts.models),
             algorithm=algorithm[:64],
-            seed=self._settings.hash_seed,
-            block_size=self.unit.proof.block_size or 0,
-            num_blocks=self._cache.num_blocks,
+            seed=scheme.seed if scheme else self._settings.hash_seed,
+            block_size=size,
+            num_blocks=self._cache.num_blocks and self._cache.num_blocks // max(1, pages),
             trust=trust,
             reason=reason,
             epoch=epoch,
-            engine=RegisteredEngine(ENGINE_NAME, self._facts.version),
+            engine=RegisteredEngine(self._facts.engine, self._facts.version),
             state="draining" if self._draining else "ready",
             started=self._started_s,
             text_files=dict(self._text_files()),
@@ -238,10 +245,20 @@ class RankAgent:
             return "approximate", "the engine publishes no KV events; start it with --kv-events-config"
         if self.unit.proof.state == "proven":
             return "exact", None
+        if self._own_scheme() is not None:
+            return "mapped", f"blocks are named by their tokens: {self.unit.proof.reason}"[:1024]
         reason = self.unit.proof.reason or ""
         if self.unit.proof.state == "open" and self._probe_failure:
             reason += f"; probe: {self._probe_failure}"
         return "approximate", reason[:1024]
+
+    def _judgement(self) -> str:
+        return "mapped" if self._own_scheme() is not None else self.unit.proof.state
+
+    def _own_scheme(self) -> Scheme | None:
+        """Our own names for the unit's blocks, once any block has one."""
+        mapped = self.unit.mapped
+        return mapped.scheme if mapped is not None and (mapped.is_naming or len(mapped) > 0) else None
 
     def _probe_when_due(self) -> None:
         nothing_to_prove = self._reader is None or self.unit.proof.state != "open"
@@ -272,3 +289,7 @@ class RankAgent:
         except EngineError as error:
             self._probe_failure = str(error)[:200]
             log.warning("probe failed", extra={"unit": self.unit_id, "error": str(error)})
+
+
+def _roots(facts: EngineFacts) -> dict[str, str]:
+    return {model.name: model.root for model in facts.models if model.parent is not None}

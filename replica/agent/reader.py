@@ -76,6 +76,8 @@ class UnitReader:
             frames = await self._source.receive(max(0.01, min(1.0, self._next_check_s - time.monotonic())))
             for frame in frames:
                 await self._take(frame)
+            if self._unit.reload_due:
+                await self._reload()
             if self._source.malformed:
                 self._unit.tally.skipped["malformed_frame"] = self._source.malformed
             now = time.monotonic()
@@ -111,6 +113,15 @@ class UnitReader:
                 verdict = Verdict.IN_ORDER
         if verdict is Verdict.IN_ORDER:
             self._hand_on(unit.accept(frame.sequence, frame.payload), frame.received_s)
+
+    async def _reload(self) -> None:
+        """Read the engine's whole history again, where it still has it."""
+        self._unit.reload_due = False
+        replayed = await self._source.replay(0, REPLAY_TIMEOUT_S)
+        if replayed and replayed[0][0] == 0:
+            self._unit.detach()
+            _, changes = self._unit.absorb(0, replayed)
+            self._hand_on(changes, time.monotonic())
 
     async def _resync(self, received_s: float | None = None) -> None:
         """Hold our position against the engine's own record, and fill in what was missed."""

@@ -32,6 +32,7 @@ class AgentSettings:
     """See `replica.agent.command.configure` for what each means.
 
     Attributes:
+        engine: A name of `replica.agent.adapters`, or `auto`.
         engine_command: Starts the engine under the agent; empty where it runs by itself.
         drain_s: Longest wait for requests in flight when it ends, seconds.
         wait_ready_s: Longest wait for the engine's first answer; None waits for ever.
@@ -42,6 +43,7 @@ class AgentSettings:
 
     engine_url: str
     redis_url: str
+    engine: str
     advertise: str
     replica_id: str
     kv_events: str | None
@@ -107,6 +109,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
     return AgentSettings(
         engine_url=engine_url,
         redis_url=redis_url,
+        engine=args.engine,
         advertise=advertise,
         replica_id=replica_id,
         kv_events=args.kv_events,

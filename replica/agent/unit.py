@@ -7,12 +7,14 @@ side (sink) asks it for all that is live when it makes a snapshot.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from replica.agent.adapters import Adapter
 from replica.agent.copies import Copies, CopiesOverflowError
+from replica.agent.mapping import MappedCopies, pages_per_block
 from replica.agent.proof import SchemeProof
+from replica.agent.regrouping import GroupedCopies
 from replica.agent.sequencer import ReplayVerdict, Sequencer, Verdict
 from router.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from router.kv.wire import Change, Layer
@@ -41,21 +43,29 @@ class UnitState:
         adapter: Reads the engine's payloads.
         proof: Candidates of the engine's scheme.
         num_blocks: KV blocks of the GPU tier, or None.
+        maps: Name blocks by their tokens where the engine's own names can't be computed.
 
     Attributes:
         life: Grows whenever what routers know is void and a new epoch must begin.
         last_event_s: Unix time in seconds that the newest batch carries, or None.
+        adapters: Roots of LoRA adapters by served name, for names of our own.
+        reload_due: Its blocks are to be named anew: a replay from batch 0 may tell their tokens.
         head_lost: The batches before the first one that was read could not be had: blocks may be missing.
     """
 
-    def __init__(self, unit_id: str, adapter: Adapter, proof: SchemeProof, num_blocks: int | None) -> None:
+    def __init__(
+        self, unit_id: str, adapter: Adapter, proof: SchemeProof, num_blocks: int | None, *, maps: bool = False
+    ) -> None:
         self.unit_id = unit_id
         self.proof = proof
-        self.copies = Copies(num_blocks)
+        self.adapters: Mapping[str, str] = {}
+        self.copies: Copies | MappedCopies = Copies(num_blocks)
+        self.reload_due = False
         self.tally = Tally()
         self.life = 0
         self.last_event_s: float | None = None
         self.head_lost = False
+        self._maps = maps
         self._adapter = adapter
         self._sequencer = Sequencer()
 
@@ -68,6 +78,11 @@ class UnitState:
     def attached(self) -> bool:
         """Whether any batch of this life was read, or the engine is known to have sent none."""
         return self._sequencer.expected is not None
+
+    @property
+    def mapped(self) -> MappedCopies | None:
+        """What it holds under names of our own, where the engine's can't be computed; else None."""
+        return self.copies if isinstance(self.copies, MappedCopies) else None
 
     def layers(self) -> list[Layer]:
         """Return all that is live."""
@@ -105,6 +120,7 @@ class UnitState:
         self.head_lost = False
         if proof is not None:
             self.proof = proof
+            self.copies = Copies(self.copies.num_blocks)
         self._void()
 
     def give_up(self, sequence: int) -> None:
@@ -150,14 +166,29 @@ class UnitState:
         self.copies.clear()
         self.life += 1
 
+    def _map_when_refuted(self, event: BlockStored, changes: list[Change]) -> None:
+        """Name blocks by their tokens from here on, where the engine's own names can't be computed."""
+        if not self._maps or self.proof.state != "refuted" or self.mapped is not None:
+            return
+        if not event.token_ids or not event.hashes:
+            return
+        kind = GroupedCopies if pages_per_block(event.block_size) > 1 else MappedCopies
+        had = len(self.copies)
+        self.copies = kind(self.copies.num_blocks, event.block_size, self.adapters)
+        if had:
+            changes.clear()
+            self.forget()
+        self.reload_due = had > 0
+
     def _apply(self, event: Event, changes: list[Change]) -> None:
         if isinstance(event, BlockStored):
             self.proof.see(event)
-            fresh = self.copies.store(event.hashes, event.tier, event.group, event.kind)
+            self._map_when_refuted(event, changes)
+            fresh = self.copies.store(event)
             if fresh:
                 changes.append(Change("stored", int(event.tier), event.group, int(event.kind), fresh))
         elif isinstance(event, BlockRemoved):
-            gone = self.copies.remove(event.hashes, event.tier, event.group)
+            gone = self.copies.remove(event)
             if gone:
                 kind = self.copies.kind(event.tier, event.group)
                 changes.append(Change("removed", int(event.tier), event.group, int(kind), gone))

@@ -12,10 +12,19 @@ from dataclasses import dataclass
 
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _SAMPLE = re.compile(r"(?:\{(.*)\})? (\S+)")
-_RUNNING = ("vllm:num_requests_running",)
-_WAITING = ("vllm:num_requests_waiting",)
-_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-_CONFIG = ("vllm:cache_config_info",)
+_RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
+_WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
+_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
+_CONFIG = ("vllm:cache_config_info", "sglang:cache_config_info")
+_STARTED = (
+    "process_start_time_seconds",
+    "vllm:prefix_cache_queries_created",
+    "vllm:prompt_tokens_created",
+    "vllm:num_preemptions_created",
+)
+"""Metrics of an engine that tell, in Unix seconds, when its process or its metrics began; the first that is there."""
+SGLANG_ALGORITHM = "sglang_sha256"
+"""What stands for the hash algorithm of SGLang: a chain of its own, which is none of vLLM's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ def loads(text: str) -> dict[str, Load]:
     """Return the load of each rank by its `engine` label ("" where there is none); only ranks with all three values."""
     running, waiting, usage = (_by_engine(text, names) for names in (_RUNNING, _WAITING, _USAGE))
     return {
-        engine: Load(int(sum(running[engine])), int(sum(waiting[engine])), min(1.0, max(usage[engine])))
+        engine: Load(_requests(text, running[engine]), _requests(text, waiting[engine]), min(1.0, max(usage[engine])))
         for engine in running.keys() & waiting.keys() & usage.keys()
     }
 
@@ -79,14 +88,16 @@ def totals(text: str) -> Totals:
     running, waiting, usage = (_by_engine(text, names) for names in (_RUNNING, _WAITING, _USAGE))
     shares = [min(1.0, max(values)) for values in usage.values()]
     return Totals(
-        int(sum(map(sum, running.values()))) if running else None,
-        int(sum(map(sum, waiting.values()))) if waiting else None,
+        sum(_requests(text, values) for values in running.values()) if running else None,
+        sum(_requests(text, values) for values in waiting.values()) if waiting else None,
         sum(shares) / len(shares) if shares else None,
     )
 
 
 def cache_configs(text: str) -> dict[str, CacheConfig]:
     """Return the cache configuration of each rank by its `engine` label ("" where there is none)."""
+    if is_sglang(text):
+        return _sglang_configs(text)
     found = {}
     for labels, _ in _samples(text, _CONFIG):
         caching = labels.get("enable_prefix_caching")
@@ -99,12 +110,53 @@ def cache_configs(text: str) -> dict[str, CacheConfig]:
     return found
 
 
+def started_s(text: str) -> float | None:
+    """Return when the engine's process began, in Unix seconds; None where nothing tells it."""
+    return min((value for _, value in _samples(text, _STARTED)), default=None)
+
+
+def is_sglang(text: str) -> bool:
+    """Tell whether these are SGLang's metrics."""
+    return "\nsglang:" in text or text.startswith("sglang:")
+
+
+def _sglang_configs(text: str) -> dict[str, CacheConfig]:
+    """SGLang tells pages as labels of `cache_config_info`, or (from 0.5.11 on) as gauges of their own."""
+    found: dict[str, CacheConfig] = {}
+    for labels, _ in _samples(text, ("sglang:cache_config_info",)):
+        sizes = (_positive(labels.get("page_size")), _positive(labels.get("num_pages")))
+        found[_rank_of(labels)] = CacheConfig(*sizes, SGLANG_ALGORITHM)
+    sizes_of, pages_of, tokens_of = (
+        _by_engine(text, (f"sglang:{name}",)) for name in ("page_size", "num_pages", "max_total_num_tokens")
+    )
+    for rank in sizes_of.keys() | pages_of.keys() | tokens_of.keys():
+        known = found.get(rank, CacheConfig())
+        size = known.block_size or (int(max(sizes_of[rank])) if rank in sizes_of else None)
+        pages = known.num_blocks or (int(max(pages_of[rank])) if rank in pages_of else None)
+        if not pages and size and rank in tokens_of:
+            pages = int(max(tokens_of[rank])) // size
+        found[rank] = CacheConfig(size or None, pages or None, SGLANG_ALGORITHM)
+    return found
+
+
+def _requests(text: str, values: list[float]) -> int:
+    """Return a rank's requests from its lines.
+
+    In vLLM a line is a served model, and the rank's requests are their sum. In SGLang lines are workers of one rank
+    that say the same, or priorities beside their sum.
+    """
+    return int(max(values) if is_sglang(text) else sum(values))
+
+
 def _by_engine(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:
-    # With several served models a rank has a line for each: its requests are their sum, its blocks are shared.
     values: dict[str, list[float]] = {}
     for labels, value in _samples(text, names):
-        values.setdefault(labels.get("engine", ""), []).append(value)
+        values.setdefault(_rank_of(labels), []).append(value)
     return values
+
+
+def _rank_of(labels: dict[str, str]) -> str:
+    return labels.get("engine") or labels.get("dp_rank") or ""
 
 
 def _samples(text: str, names: tuple[str, ...]) -> Iterator[tuple[dict[str, str], float]]:

@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replica.agent.adapters import adapters
+from replica.agent.adapters import Adapter, adapters
 from replica.agent.adapters.vllm import VllmAdapter
+from replica.agent.proof import SchemeProof
+from replica.agent.unit import UnitState
 from router.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, GroupKind, Tier
 
 ADAPTER = VllmAdapter()
@@ -180,10 +182,13 @@ def test_a_block_that_lies_elsewhere_is_not_this_units() -> None:
     assert len(read({**STORED, "locality": "LOCAL"})) == 1
 
 
-@given(st.binary(max_size=200))
-def test_no_bytes_stop_the_adapter(payload: bytes) -> None:
+EVERY = [make() for make in adapters().values()]
+
+
+@given(st.binary(max_size=200), st.sampled_from(EVERY))
+def test_no_bytes_stop_an_adapter(payload: bytes, adapter: Adapter) -> None:
     """Any payload is a batch, at worst an empty one."""
-    ADAPTER.read(payload)
+    adapter.read(payload)
 
 
 ANY = st.recursive(
@@ -201,13 +206,53 @@ ODD_EVENT = st.dictionaries(st.sampled_from([*STORED, "locality", "x"]), ANY, ma
 ) | st.lists(ANY, max_size=8).map(lambda values: ["BlockStored", *values])
 
 
-@given(st.lists(ODD_EVENT | ANY, max_size=4))
-def test_no_field_of_any_type_stops_the_adapter(events: list[Any]) -> None:
+@given(st.lists(ODD_EVENT | ANY, max_size=4), st.sampled_from(EVERY))
+def test_no_field_of_any_type_stops_an_adapter(events: list[Any], adapter: Adapter) -> None:
     """Fields of any type are events or counted, and hashes that come out are 64 bits."""
-    batch = ADAPTER.read(msgspec.msgpack.encode([1.0, events, 0]))
+    batch = adapter.read(msgspec.msgpack.encode([1.0, events, 0]))
     for event in batch.events:
         for block in getattr(event, "hashes", ()):
             assert 0 <= block < 2**64
+
+
+NEAR_EVENT = st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared"]),
+        "block_hashes": st.lists(st.integers(0, 20), max_size=6),
+        "parent_block_hash": st.none() | st.integers(0, 20),
+        "token_ids": st.lists(st.integers(-1, 2**64 - 1) | ANY, max_size=6) | st.just([1] * 16) | st.just([1] * 32),
+        "block_size": st.sampled_from([1, 2, 16, 0, -1, 2**40]),
+    },
+    optional={
+        "medium": st.sampled_from(["GPU", "CPU", "EXTERNAL", None, 7]),
+        "lora_name": st.sampled_from(["sql", "other", None]),
+        "extra_keys": st.lists(st.none() | st.lists(ANY, max_size=2), max_size=6) | ANY,
+        "group_idx": st.integers(0, 2) | ANY,
+        "cache_salt": ANY,
+    },
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.lists(NEAR_EVENT | ODD_EVENT, max_size=4), max_size=5), st.sampled_from(EVERY), st.booleans())
+def test_no_event_stops_a_unit(batches: list[list[Any]], adapter: Adapter, maps: bool) -> None:
+    """Whatever an adapter lets through, a unit counts it, under the engine's names and under its own, and its
+    published changes are what it holds."""
+    proof = SchemeProof("none" if maps else None, 16, None)
+    unit = UnitState("r0/0", adapter, proof, 8, maps=maps)
+    unit.adapters = {"sql": "/loras/sql"}
+    known: set[tuple[int, int, int]] = set()
+    life = unit.life
+    for sequence, events in enumerate(batches):
+        changes = unit.accept(sequence, msgspec.msgpack.encode([1.0, events, 0]))
+        layers = {(block, tier, group) for tier, group, _, hashes in unit.layers() for block in hashes}
+        if unit.life != life:
+            life, known = unit.life, layers
+            continue
+        for change in changes:
+            blocks = {(block, change.tier, change.group) for block in change.hashes}
+            known = set() if change.op == "cleared" else known | blocks if change.op == "stored" else known - blocks
+        assert known == layers
 
 
 @given(st.data())
@@ -249,4 +294,7 @@ def test_recorded_events_announce_the_vectors_hashes(  # type: ignore[no-untyped
 
 def test_every_adapter_is_in_the_table_by_its_name() -> None:
     """The table's names are the adapters' own."""
-    assert {name: make().name for name, make in adapters().items()} == {"vllm": "vllm"}
+    assert {name: make().name for name, make in adapters().items()} == {
+        "vllm": "vllm",
+        "sglang": "sglang",
+    }

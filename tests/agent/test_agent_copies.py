@@ -8,10 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica.agent.copies import Copies, CopiesOverflowError
-from router.kv.events import GroupKind, Tier
+from replica.agent import copies as agent_copies
+from replica.agent.copies import CopiesOverflowError
+from router.kv.events import BlockRemoved, BlockStored, GroupKind, Tier
 
 FULL = GroupKind.FULL
+
+
+class Copies(agent_copies.Copies):
+    """Takes what an event says without the event."""
+
+    def store(self, hashes, tier, group, kind):  # type: ignore[no-untyped-def, override]
+        return super().store(BlockStored(tuple(hashes), None, (), 16, tier, group, kind))
+
+    def remove(self, hashes, tier, group):  # type: ignore[no-untyped-def, override]
+        return super().remove(BlockRemoved(tuple(hashes), tier, group))
 
 
 def test_only_0_to_1_and_1_to_0_are_told() -> None:

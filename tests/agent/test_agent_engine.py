@@ -140,3 +140,19 @@ async def test_a_dead_engine_behind_a_living_server_is_not_healthy(served) -> No
     assert not await engine.healthy(1.0)
     answers.answers["/health"] = (200, b"")
     assert await engine.healthy(1.0)
+
+
+async def test_sglang_is_seen_by_its_models_and_metrics(served) -> None:  # type: ignore[no-untyped-def]
+    """Its arguments tell version and sockets; none of its secrets is kept."""
+    answers, engine = served
+    config = {"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": None}
+    about = {"version": "0.5.19", "kv_events_config": json.dumps(config), "page_size": 16, "api_key": "AK-1"}
+    models = {"data": [{"id": "m", "owned_by": "sglang", "root": "m"}]}
+    answers.answers["/v1/models"] = (200, json.dumps(models).encode())
+    answers.answers["/server_info"] = (200, json.dumps(about).encode())
+    facts = await engine.facts(None, None)
+    assert (facts.engine, facts.version) == ("sglang", "0.5.19")
+    assert facts.ranks == (RankSource(0, "tcp://127.0.0.1:5557", None),)
+    assert facts.cache(0).block_size == 16
+    assert "AK-1" not in repr(facts)
+    assert (await engine.facts(None, None, "vllm")).engine == "vllm"

@@ -155,12 +155,16 @@ async def test_an_engine_without_prefix_cache_is_not_trusted_for_any(engine, age
 
 
 async def test_a_wrong_seed_is_told(engine, agent, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
-    """The engine has a seed that the agent was not told: approximate, with what to do."""
+    """The engine has a seed that the agent was not told: what to do, and meanwhile blocks are named by their tokens."""
     one = await engine(None, "--seed", "7")
     await agent(one)
     await complete(one, PROMPT)
     await eventually(lambda: "--hash-seed" in (lease(mirror).reason or ""))  # type: ignore[union-attr]
-    assert lease(mirror).trust == "approximate"  # type: ignore[union-attr]
+    await eventually(lambda: lease(mirror).trust == "mapped")  # type: ignore[union-attr]
+    found = lease(mirror)
+    assert found is not None
+    own = Scheme(HashAlgorithm(found.algorithm), found.block_size, found.seed)
+    assert mirror.dump(UNIT) == {(block, 0, 0) for block in chain(PROMPT, own)}
 
 
 async def test_two_ranks_are_two_units(engine, agent, mirror, eventually) -> None:  # type: ignore[no-untyped-def]

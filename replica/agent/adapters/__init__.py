@@ -42,8 +42,10 @@ class Adapter(Protocol):
 
 def adapters() -> dict[str, Callable[[], Adapter]]:
     """Every engine that is known, by name."""
+    from replica.agent.adapters.sglang import SglangAdapter
     from replica.agent.adapters.vllm import VllmAdapter
 
     return {
         "vllm": VllmAdapter,
+        "sglang": SglangAdapter,
     }

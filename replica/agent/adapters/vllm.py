@@ -41,12 +41,6 @@ STORED_FIELDS = (
     "session_id",
 )
 REMOVED_FIELDS = ("block_hashes", "medium", "group_idx", "locality", "ownership")
-_KNOWN_FIELDS = {
-    "BlockStored": frozenset(("type", *STORED_FIELDS)),
-    "BlockRemoved": frozenset(("type", *REMOVED_FIELDS)),
-    "AllBlocksCleared": frozenset(("type",)),
-}
-_ARRAY_FIELDS = {"BlockStored": STORED_FIELDS, "BlockRemoved": REMOVED_FIELDS, "AllBlocksCleared": ()}
 
 # Everything that is not here counts as GPU, None too.
 _TIERS = {"CPU": Tier.CPU, "CPU_PINNED": Tier.CPU, "STORAGE": Tier.DISK, "DISK": Tier.DISK}
@@ -56,18 +50,26 @@ _MAX_GROUP = 1023
 _MAX_BLOCK_TOKENS = 1 << 20
 
 
-class _OddEventError(Exception):
+class OddEventError(Exception):
     """This event can't be read; its message is the reason that is counted."""
 
 
 class VllmAdapter:
-    """See `replica.agent.adapters.Adapter`."""
+    """See `replica.agent.adapters.Adapter`. Engines of the same family differ in their fields alone."""
 
     name = "vllm"
+    stored_fields: tuple[str, ...] = STORED_FIELDS
+    removed_fields: tuple[str, ...] = REMOVED_FIELDS
 
     def __init__(self) -> None:
         self._decode = msgspec.msgpack.Decoder().decode
         self._decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+        self._array_fields = {
+            "BlockStored": self.stored_fields,
+            "BlockRemoved": self.removed_fields,
+            "AllBlocksCleared": (),
+        }
+        self._known_fields = {tag: frozenset(("type", *names)) for tag, names in self._array_fields.items()}
 
     def read(self, payload: bytes) -> Batch:
         """Return the payload's events in order; what can't be read is counted and left out."""
@@ -86,8 +88,8 @@ class VllmAdapter:
         append = batch.events.append
         for raw in fields[1]:
             try:
-                append(_event(raw, batch))
-            except _OddEventError as odd:
+                append(self._event(raw, batch))
+            except OddEventError as odd:
                 batch.skip(str(odd))
         return batch
 
@@ -106,61 +108,65 @@ class VllmAdapter:
                 batch.skip("malformed_event")
         return [None, events]
 
+    def _event(self, raw: object, batch: Batch) -> Event:
+        if isinstance(raw, dict):
+            fields = raw
+            tag = raw.get("type")
+            known = self._known_fields.get(tag) if isinstance(tag, str) else None
+            if known is None:
+                raise OddEventError("unknown_event")
+            if not known.issuperset(fields):
+                batch.skip("unknown_field")
+        elif isinstance(raw, list) and raw:
+            tag = raw[0]
+            names = self._array_fields.get(tag) if isinstance(tag, str) else None
+            if names is None:
+                raise OddEventError("unknown_event")
+            if len(raw) - 1 > len(names):
+                batch.skip("unknown_field")
+            fields = dict(zip(names, raw[1:], strict=False))
+        else:
+            raise OddEventError("malformed_event")
+        if tag == "AllBlocksCleared":
+            return AllBlocksCleared()
+        get = fields.get
+        if get("locality") == "REMOTE" or get("medium") == "EXTERNAL":
+            raise OddEventError("remote_block")
+        hashes = _hashes(get("block_hashes"))
+        medium = get("medium")
+        tier = _TIERS.get(medium.upper(), Tier.GPU) if isinstance(medium, str) else Tier.GPU
+        group = get("group_idx")
+        if group is None:
+            group = 0
+        elif type(group) is not int or not 0 <= group <= _MAX_GROUP:
+            raise OddEventError("malformed_event")
+        if tag == "BlockRemoved":
+            return BlockRemoved(hashes, tier, group)
+        parent, token_ids, block_size = get("parent_block_hash"), get("token_ids"), get("block_size")
+        if token_ids is None:
+            token_ids = ()
+        if not isinstance(token_ids, (list, tuple)) or type(block_size) is not int:
+            raise OddEventError("malformed_event")
+        if not 1 <= block_size <= _MAX_BLOCK_TOKENS:
+            raise OddEventError("malformed_event")
+        lora_name = get("lora_name")
+        return BlockStored(
+            hashes=hashes,
+            parent=None if parent is None else _hash(parent),
+            token_ids=token_ids,
+            block_size=block_size,
+            tier=tier,
+            group=group,
+            kind=_kind(get("kv_cache_spec_kind")),
+            # An adapter that is known by number alone still tells that the block is not the base model's.
+            lora_name=lora_name if isinstance(lora_name, str) else _lora_by_number(get("lora_id")),
+            extra_keys=self.extra_keys(fields, len(hashes)),
+        )
 
-def _event(raw: object, batch: Batch) -> Event:
-    if isinstance(raw, dict):
-        fields = raw
-        tag = raw.get("type")
-        known = _KNOWN_FIELDS.get(tag) if isinstance(tag, str) else None
-        if known is None:
-            raise _OddEventError("unknown_event")
-        if not known.issuperset(fields):
-            batch.skip("unknown_field")
-    elif isinstance(raw, list) and raw:
-        tag = raw[0]
-        names = _ARRAY_FIELDS.get(tag) if isinstance(tag, str) else None
-        if names is None:
-            raise _OddEventError("unknown_event")
-        if len(raw) - 1 > len(names):
-            batch.skip("unknown_field")
-        fields = dict(zip(names, raw[1:], strict=False))
-    else:
-        raise _OddEventError("malformed_event")
-    if tag == "AllBlocksCleared":
-        return AllBlocksCleared()
-    get = fields.get
-    if get("locality") == "REMOTE":
-        raise _OddEventError("remote_block")
-    hashes = _hashes(get("block_hashes"))
-    medium = get("medium")
-    tier = _TIERS.get(medium.upper(), Tier.GPU) if isinstance(medium, str) else Tier.GPU
-    group = get("group_idx")
-    if group is None:
-        group = 0
-    elif type(group) is not int or not 0 <= group <= _MAX_GROUP:
-        raise _OddEventError("malformed_event")
-    if tag == "BlockRemoved":
-        return BlockRemoved(hashes, tier, group)
-    parent, token_ids, block_size = get("parent_block_hash"), get("token_ids"), get("block_size")
-    if token_ids is None:
-        token_ids = ()
-    if not isinstance(token_ids, (list, tuple)) or type(block_size) is not int:
-        raise _OddEventError("malformed_event")
-    if not 1 <= block_size <= _MAX_BLOCK_TOKENS:
-        raise _OddEventError("malformed_event")
-    lora_name, extra_keys = get("lora_name"), get("extra_keys")
-    return BlockStored(
-        hashes=hashes,
-        parent=None if parent is None else _hash(parent),
-        token_ids=token_ids,
-        block_size=block_size,
-        tier=tier,
-        group=group,
-        kind=_kind(get("kv_cache_spec_kind")),
-        # An adapter that is known by number alone still tells that the block is not the base model's.
-        lora_name=lora_name if isinstance(lora_name, str) else _lora_by_number(get("lora_id")),
-        extra_keys=tuple(extra_keys) if isinstance(extra_keys, list) else None,
-    )
+    def extra_keys(self, fields: dict[Any, Any], blocks: int) -> tuple[Any, ...] | None:
+        """Return the extra keys of each of an event's blocks, or None where it does not tell."""
+        keys = fields.get("extra_keys")
+        return tuple(keys) if isinstance(keys, list) else None
 
 
 def _kind(name: object) -> GroupKind:
@@ -175,7 +181,7 @@ def _lora_by_number(lora_id: object) -> str | None:
 
 def _hashes(values: object) -> tuple[int, ...]:
     if not isinstance(values, list):
-        raise _OddEventError("malformed_event")
+        raise OddEventError("malformed_event")
     try:
         return tuple([value & HASH_MASK for value in values])
     except TypeError:
@@ -187,4 +193,4 @@ def _hash(value: object) -> int:
         return value & HASH_MASK
     if isinstance(value, bytes) and len(value) >= 8:
         return int.from_bytes(value[-8:], "big")
-    raise _OddEventError("malformed_hash")
+    raise OddEventError("malformed_hash")
