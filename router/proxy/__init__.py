@@ -3,6 +3,10 @@
 data_plane.py         DataPlane: listens, routes, drains
 listening.py          the sockets that clients connect to
 client_connection.py  a client's connection: requests in, one at a time
+client_state.py       where it stands, and how long it lingers
+incoming_head.py      a request's head while it comes in
+known_heads.py        heads that come again, but for a length
+ahead.py              pipelined requests that wait
 request_head.py       what a request's head says, and which heads are refused
 incoming_body.py      a request's body while it comes in
 chunked.py            the chunked coding of request bodies, strictly

@@ -19,6 +19,7 @@ class AnswerHead:
         headers: Those that go on to the client, raw and in order.
         length: Bytes of the body, for LENGTH.
         readable: Whether the body may hold token counts as text: JSON or events, not compressed.
+        lines: The headers as they are sent, where they are joined already; then `headers` is empty.
     """
 
     status: int
@@ -27,6 +28,7 @@ class AnswerHead:
     framing: Framing
     length: int = 0
     readable: bool = False
+    lines: bytes = b""
 
 
 def judge(status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> AnswerHead | None:

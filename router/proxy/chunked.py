@@ -52,17 +52,17 @@ class ChunkedBody:
         """What the chunk that came last has announced and not sent yet."""
         return self._left
 
-    def feed(self, data: bytes) -> tuple[list[bytes], int]:
-        """Take in bytes.
+    def feed(self, data: bytes, at: int = 0) -> tuple[list[bytes], int]:
+        """Take in bytes from a place on.
 
         Returns:
-            The pieces of the body in them, and how many bytes belong to this body: what follows is the next request.
+            The pieces of the body in them, and the place up to where they belong to this body: what follows is the
+            next request.
 
         Raises:
             MalformedRequestError: They are not chunked coding.
         """
         pieces: list[bytes] = []
-        at = 0
         while at < len(data) and self._state is not _State.DONE:
             if self._state is _State.DATA:
                 piece = data[at : at + self._left]

@@ -4,75 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import time
-from enum import Enum
 from typing import cast
 
 from router.errors import (
     DrainingError,
-    HeadersTooLargeError,
-    MalformedRequestError,
     OverloadedError,
     PathNotFoundError,
     RequestTimeoutError,
     WarmrouteError,
+)
+from router.proxy.ahead import AHEAD_BYTES, AHEAD_S, Ahead
+from router.proxy.client_state import (
+    DISCARD_BYTES,
+    LINGER_DRAINING_S,
+    LINGER_QUIET_S,
+    LINGER_S,
+    State,
 )
 from router.proxy.deadlines import NEVER
 from router.proxy.door import Door
 from router.proxy.exchange import Request
 from router.proxy.half_close import HalfCloseProbe
 from router.proxy.http1_exchange import Http1Exchange
-from router.proxy.incoming_body import IncomingBody
+from router.proxy.incoming_body import BUDGET_SPENT, IncomingBody
+from router.proxy.incoming_head import IncomingHead
+from router.proxy.known_heads import KnownRequest, length_digits
 from router.proxy.paths import is_admin, split_target
 from router.proxy.request_head import RequestHead
 
-AHEAD_BYTES = 256 * 1_024
-"""Bytes of pipelined requests that wait while one is answered; with more, reading pauses."""
-AHEAD_S = 0.5
-"""But only for so long: unread bytes hide that the client leaves. Then they are thrown away, and the connection ends
-with the answer that runs."""
-DISCARD_BYTES = 256 * 1_024
-"""A refused body up to this length is read and thrown away to keep the connection; a longer one ends it."""
-LINGER_S = 30.0
-"""A refused client may go on sending for this long (nginx: lingering_time)."""
-LINGER_QUIET_S = 5.0
-"""But ends when it sends nothing for this long (nginx: lingering_timeout)."""
-LINGER_DRAINING_S = 1.0
-"""And for this long when the router is going away."""
-
-_HEAD_END = b"\r\n\r\n"
-
-
-class _State(Enum):
-    HEAD = "head"
-    """A head is awaited or coming in."""
-    BODY = "body"
-    RUNNING = "running"
-    """An exchange has the request; bytes that come meanwhile wait."""
-    LINGER = "linger"
-    """Answered for the last time. What the client still sends is thrown away: closing would reset the connection, and
-    the client might lose the answer that tells it why."""
-    GONE = "gone"
-    """Closed, or handed over to admin."""
+_HEAD, _BODY, _RUNNING, _LINGER, _GONE = State  # a member's look-up in its class costs as much as a call
 
 
 class ClientConnection(asyncio.Protocol):
-    """Serves one client, one request at a time; the states are those of `_State`."""
+    """Serves one client, one request at a time; the states are those of `State`."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything is received
         self._client = ""
-        self._state = _State.HEAD
-        self._head: RequestHead | None = None
-        self._head_bytes = 0
-        self._head_tail = b""
+        self._state = _HEAD
+        self._incoming = IncomingHead()
         self._request: Request | None = None
         self._refusal: WarmrouteError | None = None
         self._body: IncomingBody | None = None
         self._exchange: Http1Exchange | None = None
         self._keep_alive = False
-        self._ahead = b""
+        self._ahead = Ahead()
         self._ahead_dropped = False
+        self._known: KnownRequest | None = None
+        self._held_bytes = 0
         self._consuming = False
         self._reading_paused = False
         self._writing_paused = False
@@ -99,24 +79,24 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of this request or a later one."""
         state = self._state
-        if state is _State.RUNNING or self._ahead:
+        if state is _RUNNING or self._ahead:
             if not self._ahead_dropped:
                 self._keep_ahead(data)
-        elif state is _State.LINGER:
+        elif state is _LINGER:
             self.deadline_s = min(self._linger_until_s, time.monotonic() + LINGER_QUIET_S)
-        elif state is not _State.GONE:
+        elif state is not _GONE:
             now_s = time.monotonic()
-            if state is _State.BODY or not self._head_bytes:
+            if state is _BODY or not self._incoming.read_bytes:
                 # A head has `request_s` from its first byte, so that a byte now and then does not hold it open; a body
                 # from each of its parts.
                 self.deadline_s = now_s + self._door.timeouts.request_s
-                if state is _State.HEAD:
+                if state is _HEAD:
                     self._arrived_s = now_s
             self._consume(data)
 
     def eof_received(self) -> bool:
         """The client has finished sending. It may still read: a request that is complete is answered."""
-        if self._state is not _State.RUNNING or self._exchange is None:
+        if self._state is not _RUNNING or self._exchange is None:
             return False
         self._half_closed = HalfCloseProbe(self._door.loop, self._transport, self._exchange)
         return True
@@ -124,7 +104,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._detach()
-        self._ahead = b""
+        self._ahead.clear()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_gone()
@@ -141,7 +121,7 @@ class ClientConnection(asyncio.Protocol):
         self._writing_paused = False
         if self._exchange is not None and self._exchange.listener is not None:
             self._exchange.listener.writing_resumed()
-        elif self._state is _State.HEAD:
+        elif self._state is _HEAD:
             self._take_up_ahead()
 
     # -- deadlines and draining ---------------------------------------------------------------------------------------
@@ -149,23 +129,24 @@ class ClientConnection(asyncio.Protocol):
     def expire(self, now_s: float) -> None:
         """The client was too slow, idle for too long, or has lingered enough."""
         self.deadline_s = NEVER
-        if self._state is _State.BODY or (self._state is _State.HEAD and self._head_bytes):
-            draining = self._door.closing and self._state is _State.HEAD
+        if self._state is _BODY or (self._state is _HEAD and self._incoming.read_bytes):
+            draining = self._door.closing and self._state is _HEAD
             late = "the request did not come in time"
             self._refuse(DrainingError("the router is going away") if draining else RequestTimeoutError(late))
-        elif self._state is _State.RUNNING:
-            self._ahead, self._ahead_dropped, self._keep_alive = b"", True, False
+        elif self._state is _RUNNING:
+            self._ahead_dropped, self._keep_alive = True, False
+            self._ahead.clear()
             self._resume_reading()
         else:
             self._transport.abort()
 
     def drain(self) -> None:
         """Close now if nothing is being asked or answered, and soon if a request has only begun to come."""
-        if self._state is _State.HEAD and not self._head_bytes:
+        if self._state is _HEAD and not self._incoming.read_bytes:
             self._transport.close()
-        elif self._state is _State.HEAD:
+        elif self._state is _HEAD:
             self.deadline_s = min(self.deadline_s, time.monotonic() + LINGER_DRAINING_S)
-        elif self._state is _State.LINGER:
+        elif self._state is _LINGER:
             self.deadline_s = self._linger_until_s = min(self._linger_until_s, time.monotonic() + LINGER_DRAINING_S)
 
     def kill(self) -> None:
@@ -173,7 +154,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _detach(self) -> None:
-        self._state = _State.GONE
+        self._state = _GONE
         self.deadline_s = NEVER
         self._door.deadlines.unwatch(self)
         self._door.leave(self)
@@ -182,12 +163,12 @@ class ClientConnection(asyncio.Protocol):
 
     # -- bytes in -----------------------------------------------------------------------------------------------------
 
-    def _keep_ahead(self, data: bytes) -> None:
-        self._ahead += data
+    def _keep_ahead(self, data: bytes, at: int = 0) -> None:
+        self._ahead.add(data, at)
         if len(self._ahead) > AHEAD_BYTES and not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
-            if self._state is _State.RUNNING:
+            if self._state is _RUNNING:
                 self.deadline_s = time.monotonic() + AHEAD_S
 
     def _resume_reading(self) -> None:
@@ -195,66 +176,71 @@ class ClientConnection(asyncio.Protocol):
             self._reading_paused = False
             self._transport.resume_reading()
 
-    def _consume(self, data: bytes) -> None:
-        """Take in all bytes. A loop and no recursion: one segment may hold thousands of requests."""
+    def _consume(self, data: bytes, at: int = 0) -> None:
+        """Take in all bytes from a place on. A loop and no recursion: one segment may hold thousands of requests."""
         self._consuming = True
+        end = len(data)
         try:
-            while data:
-                if self._state is _State.HEAD and self._writing_paused:
-                    # A client that asks and does not read would otherwise fill the memory with answers.
-                    self._keep_ahead(data)
-                    break
-                if self._state is _State.HEAD:
-                    data = self._take_head(data)
-                elif self._state is _State.BODY:
-                    data = self._take_body(data)
+            while at < end:
+                state = self._state
+                if state is _HEAD:
+                    if self._writing_paused:
+                        # A client that asks and does not read would otherwise fill the memory with answers.
+                        self._keep_ahead(data, at)
+                        break
+                    known = self._known
+                    if known is not None and not self._incoming.read_bytes and known.fits(data, at, self._door.paths):
+                        at = self._take_known(known, data)
+                    else:
+                        at = self._take_head(data, at)
+                elif state is _BODY:
+                    at = self._take_body(data, at)
                 else:
-                    if self._state is _State.RUNNING:
-                        self._keep_ahead(data)
+                    if state is _RUNNING:
+                        self._keep_ahead(data, at)
                     break
         except WarmrouteError as error:
             self._refuse(error)
         finally:
             self._consuming = False
 
-    def _take_head(self, data: bytes) -> bytes:
-        """Feed the head as far as it goes; return the bytes after it."""
-        head = self._head
-        if head is None:
-            head = self._head = RequestHead()
-        tail = self._head_tail
-        end = (tail + data).find(_HEAD_END) if tail else data.find(_HEAD_END)
-        taken = data if end < 0 else data[: end + 4 - len(tail)]
-        self._head_bytes += len(taken)
-        if self._head_bytes > self._door.limits.header_bytes:
-            limit = self._door.limits.header_bytes
-            raise HeadersTooLargeError(f"the request line and headers are over {limit} bytes (`limits.header_bytes`)")
-        head.feed(taken)
-        rest = data[len(taken) :]
-        if head.complete:
-            if end < 0:
-                raise MalformedRequestError("malformed HTTP request: the head does not end with an empty line")
-            return self._head_completed(head, rest)
-        if not head.begun:
-            # RFC 9112, 2.2: empty lines before a request line are ignored.
-            self._head_bytes = 0
-            self._head_tail = b""
-        elif end >= 0:
-            raise MalformedRequestError("malformed HTTP request")
+    def _take_known(self, known: KnownRequest, data: bytes) -> int:
+        """Take in a head like the last one, and its body if all of it is there; return the place after them."""
+        door, at, length = self._door, known.end, known.length
+        self._keep_alive = known.head.keep_alive
+        self._request = known.request(door.new_request_id, self._client, self._arrived_s)
+        end = at + length
+        if not length:
+            self._request_completed(b"")
+        elif end <= len(data) and length <= door.limits.body_bytes:
+            if not door.budget.take(length):
+                raise OverloadedError(BUDGET_SPENT, retry_after_s=1)
+            self._held_bytes = length
+            self._request_completed(data[at:end])
+            return end
         else:
-            self._head_tail = (tail + taken)[-3:]
-        return rest
+            self._body = IncomingBody(length, door.limits.body_bytes, door.budget, stored=True)
+            self._state = _BODY
+        return at
 
-    def _head_completed(self, head: RequestHead, rest: bytes) -> bytes:
-        door = self._door
-        self._head = None
-        self._head_bytes = 0
-        self._head_tail = b""
+    def _take_head(self, data: bytes, at: int) -> int:
+        """Feed the head as far as it goes; return the place after it."""
+        at = self._incoming.feed(data, at, self._door.limits.header_bytes)
+        head = self._incoming.take()
+        if head is not None:
+            self._head_completed(head, data, at)
+            if self._state is _GONE:
+                return len(data)  # handed over
+        return at
+
+    def _head_completed(self, head: RequestHead, data: bytes, end: int) -> None:
+        """Begin the request of a head that ends at a place."""
+        door, raw = self._door, self._incoming.raw
         self._keep_alive = head.keep_alive
         raw_path, query = split_target(head.target)
         if door.admin_handoff is not None and is_admin(raw_path):
-            self._hand_over(head, rest)
-            return b""
+            self._hand_over(head, data[end:])
+            return
         path = door.paths.match(raw_path)
         self._request = Request(
             request_id=head.request_id or door.new_request_id(),
@@ -275,30 +261,32 @@ class ClientConnection(asyncio.Protocol):
             self._refusal = PathNotFoundError("this path is not served; see `paths` in the router's configuration")
             if head.chunked or head.expects_continue or length > DISCARD_BYTES:
                 raise self._refusal
+        elif raw is not None and length and not head.expects_continue:
+            digits = length_digits(raw)
+            self._known = None if digits is None else KnownRequest(raw, digits, head, door.paths, path, query)
         if not head.chunked and not length:
             self._request_completed(b"")
-            return rest
+            return
         wanted = None if head.chunked else length
         self._body = IncomingBody(wanted, door.limits.body_bytes, door.budget, stored=path is not None)
-        self._state = _State.BODY
+        self._state = _BODY
         if head.expects_continue:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return rest
 
-    def _take_body(self, data: bytes) -> bytes:
-        """Feed the body; return the bytes after it."""
+    def _take_body(self, data: bytes, at: int) -> int:
+        """Feed the body; return the place after it."""
         body = self._body
         assert body is not None  # noqa: S101 - for the type alone: set when the head was completed
-        rest = data[body.feed(data) :]
+        at = body.feed(data, at)
         if body.done:
             self._request_completed(body.take_content())
-        return rest
+        return at
 
     def _request_completed(self, content: bytes) -> None:
         request, self._request = self._request, None
         assert request is not None  # noqa: S101 - for the type alone: set when the head was completed
         request.body = content
-        self._state = _State.RUNNING
+        self._state = _RUNNING
         self.deadline_s = NEVER
         exchange = self._exchange = Http1Exchange(request, self._transport, self)
         refusal, self._refusal = self._refusal, None
@@ -318,13 +306,16 @@ class ClientConnection(asyncio.Protocol):
         body, self._body = self._body, None
         if body is not None:
             body.release()
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        if held_bytes:
+            self._door.budget.give(held_bytes)
 
     def exchange_ended(self, *, keep: bool) -> None:
         """The answer was written as a whole."""
-        was_running = self._state is _State.RUNNING
+        was_running = self._state is _RUNNING
         self._exchange = None
         self.body_released()
-        if self._state is _State.GONE:
+        if self._state is _GONE:
             return
         if self._half_closed is not None:
             self._half_closed.exchange_ended()
@@ -335,7 +326,7 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._linger()
             return
-        self._state = _State.HEAD
+        self._state = _HEAD
         self.deadline_s = time.monotonic() + self._door.timeouts.keepalive_s
         if not self._consuming:
             self._take_up_ahead()
@@ -346,23 +337,22 @@ class ClientConnection(asyncio.Protocol):
             return
         self._resume_reading()
         if self._ahead:
-            ahead, self._ahead = self._ahead, b""
             self._arrived_s = time.monotonic()
-            self._consume(ahead)
-        if self._half_closed is not None and self._state in (_State.HEAD, _State.BODY):
+            self._consume(*self._ahead.take())
+        if self._half_closed is not None and self._state in (_HEAD, _BODY):
             self._transport.close()
             self._await_close()
 
     def _await_close(self) -> None:
         """The transport closes once all is written: bound how long a client that reads nothing can hold it open."""
-        self._state = _State.LINGER
+        self._state = _LINGER
         self.deadline_s = self._linger_until_s = time.monotonic() + LINGER_S
 
     def exchange_aborted(self) -> None:
         """The answer was cut, and the connection is closing."""
         self._exchange = None
         self.body_released()
-        if self._state is not _State.GONE:
+        if self._state is not _GONE:
             self._await_close()
 
     def _refuse(self, error: WarmrouteError) -> None:
@@ -378,8 +368,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _linger(self) -> None:
         now_s = time.monotonic()
-        self._state = _State.LINGER
-        self._ahead = b""
+        self._state = _LINGER
+        self._ahead.clear()
         self._linger_until_s = now_s + (LINGER_DRAINING_S if self._door.closing else LINGER_S)
         self.deadline_s = min(self._linger_until_s, now_s + LINGER_QUIET_S)
         self._resume_reading()

@@ -14,6 +14,7 @@ import httptools
 
 from router.proxy.answer_head import AnswerHead, judge
 from router.proxy.exchange import Framing, Headers
+from router.proxy.known_heads import KnownAnswer, length_digits
 
 HEAD_BYTES = 256 * 1_024
 """Longest head of an answer."""
@@ -85,6 +86,7 @@ class EngineConnection(asyncio.Protocol):
         self._left_bytes = 0
         self._keep = False
         self._paused = False
+        self._known: KnownAnswer | None = None
         self.served = 0
         self.idle_until_s = 0.0
 
@@ -207,9 +209,15 @@ class EngineConnection(asyncio.Protocol):
     # -- the answer ---------------------------------------------------------------------------------------------------
 
     def _take_heads(self, data: bytes) -> None:
+        known = self._known
         if self._head_begin:
             data = self._head_begin + data
             self._head_begin = b""
+        elif known is not None and not self._bodiless and known.matches(data, 0):
+            self._head = known.answer()
+            self._left_bytes = known.length
+            self._keep = known.keep
+            data = data[known.end :]
         while self._head is None:
             end = data.find(_HEAD_END)
             if end < 0:
@@ -253,6 +261,9 @@ class EngineConnection(asyncio.Protocol):
             return False
         self._head = head
         self._left_bytes = head.length
+        if head.framing is Framing.LENGTH and not self._complete:
+            digits = length_digits(data)
+            self._known = None if digits is None else KnownAnswer(data, digits, head, self._keep)
         if head.framing is not Framing.CHUNKED and not self._complete:
             # The rest is counted here, so llhttp stands within a body that it never sees.
             self._parser = None

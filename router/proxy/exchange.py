@@ -47,6 +47,8 @@ class Request:
         framed: Whether the client sent a body at all (even an empty one).
         dropped: Lower-case names of headers that were meant for this connection alone (named in Connection).
         explain: Whether the client asked for the decision (`x-warmroute-explain: 1`).
+        crossing: The lines of `headers` that go to an engine, where they are known already. Whoever changes `headers`
+            sets it to None.
     """
 
     request_id: str
@@ -62,6 +64,7 @@ class Request:
     framed: bool = False
     dropped: frozenset[bytes] = frozenset()
     explain: bool = False
+    crossing: bytes | None = field(default=None, repr=False)
 
 
 class ExchangeListener(Protocol):
@@ -100,10 +103,12 @@ class Exchange(ABC):
         framing: Framing,
         *,
         more: bool = False,
+        lines: bytes = b"",
     ) -> None:
         """Send the answer's head.
 
         Args:
+            lines: Header lines that go before `headers`, as they are sent, each with its CRLF.
             headers: No hop-by-hop field is among them, and Content-Length for LENGTH and NONE alone.
             more: `write` or `end` follow at once, so that the head may go out with them.
         """

@@ -29,7 +29,7 @@ from router.proxy.answer_head import AnswerHead
 from router.proxy.deadlines import NEVER
 from router.proxy.engine_connection import EngineConnection, Failure
 from router.proxy.exchange import Exchange, Framing
-from router.proxy.hop_by_hop import engine_head
+from router.proxy.hop_by_hop import authority_of, engine_head
 from router.proxy.pool import Connecting
 from router.proxy.prompts import Cancellable
 from router.proxy.replies import broken_off, facts_of, not_connected, placement_headers, reply_error
@@ -193,8 +193,7 @@ class Forwarding:
         self._connection = connection
         self._sent_s = time.monotonic()
         self.deadline_s = min(self._total_deadline_s, self._sent_s + self._forwarder.timeouts.first_byte_s)
-        authority = replica.url.partition("//")[2].encode("ascii", "replace")
-        head = engine_head(request, authority, rank)
+        head = engine_head(request, authority_of(replica.url), rank)
         connection.send(self, head, request.body, bodiless=request.method == "HEAD")
 
     # -- AnswerSink ---------------------------------------------------------------------------------------------------
@@ -220,7 +219,7 @@ class Forwarding:
         if head.readable and 200 <= head.status < 300:
             self._tap = UsageTap()
         headers = [*head.headers, *placement_headers(exchange.request, placement)]
-        exchange.start(head.status, head.reason, headers, framing, more=more)
+        exchange.start(head.status, head.reason, headers, framing, more=more, lines=head.lines)
         exchange.release_body()
 
     def _go_elsewhere(self, refused: Placement, status: int) -> bool:

@@ -5,7 +5,9 @@ Everything else crosses as it came: spelling, order, repeats.
 
 from __future__ import annotations
 
-from router.proxy.exchange import Request
+from functools import lru_cache
+
+from router.proxy.exchange import Headers, Request
 
 _CONNECTION_ONLY = frozenset(
     (
@@ -49,27 +51,42 @@ def engine_head(request: Request, authority: bytes, rank: int | None) -> bytes:
         authority: The replica's HOST:PORT.
         rank: The data-parallel rank chosen; None where the replica has one only.
     """
-    parts = [
+    lines = request.crossing
+    if lines is None:
+        lines = crossing_lines(request.headers, request.dropped)
+    head = b"%b %b%b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n" % (
         request.method.encode("ascii"),
-        b" ",
         request.path.encode("ascii"),
         request.query,
-        b" HTTP/1.1\r\nhost: ",
         authority,
-        b"\r\n",
-    ]
-    dropped = request.dropped
-    for name, value in request.headers:
+        lines,
+        request.request_id.encode("ascii"),
+    )
+    if rank is not None:
+        head += b"x-data-parallel-rank: %d\r\n" % rank
+    if request.framed or request.method in _WITH_BODY:
+        return b"%bcontent-length: %d\r\n\r\n" % (head, len(request.body))
+    return head + b"\r\n"
+
+
+def crossing_lines(headers: Headers, dropped: frozenset[bytes]) -> bytes:
+    """Return a request's header lines that go to an engine, as they came.
+
+    Args:
+        dropped: Lower-case names that Connection declares to be for the client's connection alone.
+    """
+    parts: list[bytes] = []
+    for name, value in headers:
         lower = name.lower()
         if lower not in _NOT_TO_ENGINE and lower not in dropped:
             parts += (name, b": ", value, b"\r\n")
-    parts += (b"x-request-id: ", request.request_id.encode("ascii"), b"\r\n")
-    if rank is not None:
-        parts.append(b"x-data-parallel-rank: %d\r\n" % rank)
-    if request.framed or request.method in _WITH_BODY:
-        parts.append(b"content-length: %d\r\n" % len(request.body))
-    parts.append(b"\r\n")
     return b"".join(parts)
+
+
+@lru_cache(maxsize=4_096)
+def authority_of(url: str) -> bytes:
+    """Return the HOST:PORT of a replica's URL."""
+    return url.partition("//")[2].encode("ascii", "replace")
 
 
 def safe_value(text: str) -> bytes:

@@ -12,6 +12,8 @@ from typing import Protocol
 from router.proxy.exchange import Exchange, Framing, Request
 
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
+JOINED_BYTES = 16 * 1_024
+"""Up to this size bytes are copied to go out as one piece: cheaper than to tell the kernel of two."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -64,6 +66,7 @@ class Http1Exchange(Exchange):
         framing: Framing,
         *,
         more: bool = False,
+        lines: bytes = b"",
     ) -> None:
         """Send the head, or hold it for the bytes that follow at once: one system call instead of two."""
         if self._done:
@@ -73,35 +76,36 @@ class Http1Exchange(Exchange):
         version = self.request.version
         # Without chunked coding the end of the connection is the end of a body of unknown length.
         self._keep = self._owner.keeps_alive() and (framing is not Framing.PLAIN or version == "1.1")
-        parts = [b"HTTP/1.1 %d " % status, reason or _REASONS.get(status, b""), b"\r\n"]
-        for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
+        head = b"HTTP/1.1 %d %b\r\n%b" % (status, reason or _REASONS.get(status, b""), lines)
+        if headers:
+            head += b"".join([b"%b: %b\r\n" % pair for pair in headers])
         if framing is Framing.CHUNKED or (framing is Framing.PLAIN and version == "1.1"):
-            parts.append(b"transfer-encoding: chunked\r\n")
+            head += b"transfer-encoding: chunked\r\n"
         if not self._keep:
-            parts.append(b"connection: close\r\n")
+            head += b"connection: close\r\n"
         elif version == "1.0":
-            parts.append(b"connection: keep-alive\r\n")
-        parts.append(b"\r\n")
+            head += b"connection: keep-alive\r\n"
+        head += b"\r\n"
         if more:
-            self._held = b"".join(parts)
+            self._held = head
         else:
-            self._transport.write(b"".join(parts))
+            self._transport.write(head)
 
     def write(self, data: bytes) -> None:
         """Send bytes of the body."""
         if self._done or not data:
             return
-        framed: tuple[bytes, ...] = (data,)
         if self.framing is Framing.PLAIN and self.request.version == "1.1":
-            framed = (b"%x\r\n" % len(data), data, b"\r\n")
-        if self._held:
-            held, self._held = self._held, b""
-            self._transport.writelines((held, *framed))
-        elif len(framed) == 1:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        held = self._held
+        if not held:
             self._transport.write(data)
+            return
+        self._held = b""
+        if len(data) <= JOINED_BYTES:
+            self._transport.write(held + data)
         else:
-            self._transport.writelines(framed)
+            self._transport.writelines((held, data))
 
     def end(self) -> None:
         """The answer is complete."""

@@ -8,6 +8,8 @@ from router.errors import BodyTooLargeError, OverloadedError
 from router.proxy.chunked import ChunkedBody
 from router.proxy.door import ByteBudget
 
+BUDGET_SPENT = "the bodies of running requests fill `limits.buffered_bytes`"
+
 
 class IncomingBody:
     """Gathers one body.
@@ -47,8 +49,8 @@ class IncomingBody:
         """Whether the whole body is there."""
         return self._chunked.done if self._chunked is not None else self._left_bytes == 0
 
-    def feed(self, data: bytes) -> int:
-        """Take in bytes; return how many of them belong to this body.
+    def feed(self, data: bytes, at: int = 0) -> int:
+        """Take in bytes from a place on; return the place up to where they belong to this body.
 
         Raises:
             MalformedRequestError: The chunked coding is broken.
@@ -56,16 +58,16 @@ class IncomingBody:
             OverloadedError: All bodies together are over theirs.
         """
         if self._chunked is not None:
-            pieces, used = self._chunked.feed(data)
+            pieces, used = self._chunked.feed(data, at)
             for piece in pieces:
                 self._store(piece)
             if self._size_bytes + self._chunked.left_bytes > self._limit_bytes:
                 raise self._too_large()  # at the chunk's header: what follows would be read for nothing
             return used
-        piece = data if len(data) <= self._left_bytes else data[: self._left_bytes]
-        self._left_bytes -= len(piece)
-        self._store(piece)
-        return len(piece)
+        end = min(len(data), at + self._left_bytes)
+        self._left_bytes -= end - at
+        self._store(data[at:end])
+        return end
 
     def take_content(self) -> bytes:
         """Return the body and hold it no more; it stays counted until `release`."""
@@ -85,7 +87,7 @@ class IncomingBody:
         if not self._stored:
             return
         if not self._budget.take(len(piece)):
-            raise OverloadedError("the bodies of running requests fill `limits.buffered_bytes`", retry_after_s=1)
+            raise OverloadedError(BUDGET_SPENT, retry_after_s=1)
         self._taken_bytes += len(piece)
         if not self._content:
             self._content = piece

@@ -33,6 +33,7 @@ class MemoryExchange(Exchange):
         framing: Framing,
         *,
         more: bool = False,
+        lines: bytes = b"",
     ) -> None:
         self.told.append("start")
         self.status, self.framing = status, framing
