@@ -343,7 +343,7 @@ async def test_a_host_that_no_resolver_takes_is_a_replica_that_cannot_be_reached
     one, two = await engine(), await engine()
     item = await harness(one, two, placement={"policy": "round-robin"})
     for replica in item.fleet.replicas.values():
-        replica.host = f"{'a' * 70}.svc"
+        replica.address = (f"{'a' * 70}.svc", *replica.address[1:])
     answer = await item.ask(wire.post(wire.chat_body()))
     assert (answer.status, answer.code) == (502, "connect_failed")
     assert answer.one("retry-after") == "1"
