@@ -76,6 +76,7 @@ class App:
             eject_s=config.retry.eject_s,
             on_unit_withdrawn=self._forget_unit,
             on_replica_returned=self._forget_sent,
+            on_cache_voided=self._forget_blocks,
         )
         self.metrics = Metrics(version("warmroute"), config.paths, lambda name: self.fleet.base_model(name) is not None)
         self.announced = AnnouncedBlocks()
@@ -300,18 +301,19 @@ class App:
     def _forget_unit(self, unit: Unit) -> None:
         self.announced.interrupted(unit.slot)
         self.vouching.forget(unit)
-        self.index.clear(unit.slot)
-        self.approximate.drop(unit.slot)
-        self.approximate.forget(memory_slot(unit.slot))
+        self._forget_blocks(unit)
 
     def _forget_sent(self, replica: Replica) -> None:
         """A replica that was down has probably restarted: without events nobody says so, and its cache is empty."""
         for unit in replica.units:
             if unit.trust in (Trust.EXACT, Trust.MAPPED):
                 continue
-            self.index.clear(unit.slot)
-            self.approximate.drop(unit.slot)
-            self.approximate.forget(memory_slot(unit.slot))
+            self._forget_blocks(unit)
+
+    def _forget_blocks(self, unit: Unit) -> None:
+        self.index.clear(unit.slot)
+        self.approximate.drop(unit.slot)
+        self.approximate.forget(memory_slot(unit.slot))
 
     def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(_run_again(name, run), name=name))

@@ -91,6 +91,8 @@ class LaneReader:
         self._announced = AnnouncedBlocks() if announced is None else announced
         self._strangers: dict[str, _Stranger] = {}
         self.followed: dict[str, FollowedUnit] = {}
+        self._left: dict[str, FollowedUnit] = {}
+        """Units that are followed no longer, while what they reported is of use as advice."""
         self.cursors: dict[int, str] = {}
         """The last entry of each lane that was applied."""
 
@@ -156,13 +158,17 @@ class LaneReader:
     def members_changed(self) -> None:
         """Follow the units that are in the fleet with trust in their events, in their leases' epochs, and no others."""
         wanted: dict[str, tuple[Unit, int]] = {}
+        others: dict[str, tuple[Unit, int]] = {}
         for member in self._roster.members.values():
             for unit_id, registered in member.units.items():
                 unit = self._fleet.unit(unit_id)
-                if unit is not None and unit.trust in (Trust.EXACT, Trust.MAPPED):
-                    wanted[unit_id] = (unit, registered.registration.epoch)
+                if unit is not None:
+                    trusted = unit.trust in (Trust.EXACT, Trust.MAPPED)
+                    (wanted if trusted else others)[unit_id] = (unit, registered.registration.epoch)
         for unit_id in [unit_id for unit_id in self.followed if unit_id not in wanted]:
-            self._announced.interrupted(self.followed.pop(unit_id).unit.slot)
+            left = self._left[unit_id] = self.followed.pop(unit_id)
+            self._announced.interrupted(left.unit.slot)
+        self._void_left(others)
         for unit_id, (unit, epoch) in wanted.items():
             item = self.followed.get(unit_id)
             if item is None or item.unit is not unit:
@@ -172,6 +178,17 @@ class LaneReader:
                 self._index.clear(unit.slot)
                 self._missed(item)
             self._strangers.pop(unit_id, None)
+
+    def _void_left(self, others: dict[str, tuple[Unit, int]]) -> None:
+        """A unit that is not followed any more begins a new life: what is known is of a cache that is gone."""
+        for unit_id, left in list(self._left.items()):
+            unit, epoch = others.get(unit_id, (None, 0))
+            if unit is not left.unit:
+                del self._left[unit_id]
+            elif epoch > left.feed.epoch:
+                del self._left[unit_id]
+                self._index.clear(left.unit.slot)
+                self._fleet.cache_voided(left.unit)
 
     def apply_batch(self, item: FollowedUnit, batch: BlocksBatch, *, catching_up: bool = False) -> Verdict:
         """Judge a batch and, when it is the next one, change the index."""

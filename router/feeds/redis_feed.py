@@ -234,7 +234,8 @@ class RedisFeed:
         self._metrics.feed_units(synced, units_known - synced)
 
     def _lost(self, error: BaseException | None) -> None:
-        if not isinstance(error, (RedisError, OSError, TimeoutError)):
+        # RuntimeError is uvloop's word for writing to a connection that closed.
+        if not isinstance(error, (RedisError, OSError, TimeoutError, RuntimeError)):
             # A fault of ours: the index stays what it is, and a new session reads on.
             LOG.error("the feed failed", exc_info=error)
         reason = told(error) if error is not None else "it ended"

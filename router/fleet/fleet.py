@@ -25,6 +25,7 @@ class Fleet:
         eject_s: Seconds it is then left alone.
         on_unit_withdrawn: Called with a unit that left, before its slot is free for another.
         on_replica_returned: Called with a replica that passes a probe after it was down: it may have restarted.
+        on_cache_voided: Called with a unit whose cache is not the one that it reported.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Fleet:
         eject_s: float = 10.0,
         on_unit_withdrawn: Callable[[Unit], None] | None = None,
         on_replica_returned: Callable[[Replica], None] | None = None,
+        on_cache_voided: Callable[[Unit], None] | None = None,
     ) -> None:
         self._prefill_tokens_per_s = prefill_tokens_per_s
         self._eject_after = eject_after
         self._eject_s = eject_s
         self._on_unit_withdrawn = on_unit_withdrawn
         self._on_replica_returned = on_replica_returned
+        self._on_cache_voided = on_cache_voided
         self._replicas: dict[str, Replica] = {}
         self._units: dict[str, Unit] = {}
         self._free_slots: list[int] = []
@@ -130,6 +133,11 @@ class Fleet:
             replica.down_reason = None
             if replica.refused_connections:
                 self.succeeded(replica_id)
+
+    def cache_voided(self, unit: Unit) -> None:
+        """What a unit reported is of a cache that is gone, and nothing is reported of the present one."""
+        if self._on_cache_voided is not None:
+            self._on_cache_voided(unit)
 
     def failed(self, replica_id: str, now_s: float, *, refused_connection: bool = False) -> bool:
         """Count a failed request (not connected, broken off, timed out, 502 to 504); eject after several in a row.

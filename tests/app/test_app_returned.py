@@ -28,3 +28,18 @@ async def test_a_replica_that_comes_back_begins_with_nothing_remembered(trust: T
     app.fleet.mark_up("r0")
     assert app.index.blocks_of(slot) == left
     await app.close()
+
+
+async def test_a_new_life_begins_with_nothing_remembered() -> None:
+    """A unit's cache is gone, and so is what was sent to it: remembered again, it is there again."""
+    settings = {"listen": "127.0.0.1:0", "models": [{"name": "tiny"}], "replicas": [{"url": URL}]}
+    app = App(parse(settings, {}), ModelTexts())
+    unit = UnitFacts("r0/0", 0, Scheme(HashAlgorithm.SHA256_CBOR, 16), Trust.APPROXIMATE, 100)
+    app.fleet.announce(ReplicaFacts("r0", URL, "static", (), (unit,)), 0.0)
+    announced = app.fleet.units["r0/0"]
+    app.approximate.remember(announced.slot, [1, 2, 3], 100)
+    app.fleet.cache_voided(announced)
+    assert app.index.blocks_of(announced.slot) == 0
+    app.approximate.remember(announced.slot, [1, 2], 100)
+    assert app.index.blocks_of(announced.slot) == 2
+    await app.close()

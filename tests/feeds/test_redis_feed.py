@@ -88,6 +88,37 @@ async def test_batches_of_an_older_epoch_change_nothing(redis_url, writer, run_f
     await eventually(lambda: router.held("r0/0") == {7, 8})
 
 
+async def test_a_new_life_that_is_not_proven_yet_voids_the_blocks(redis_url, writer, run_feeds, eventually):
+    """An engine restarts: its lease is of a new epoch and no longer exact. What it held before is held by nobody."""
+    old, new = writer("r0/0", epoch=1), writer("r0/0", epoch=2)
+    await old.register()
+    router = run_feeds(redis=redis_url)
+    await old.store(1, 2)
+    await eventually(lambda: router.held("r0/0") == {1, 2})
+    await new.register(trust="approximate")
+    await new.state("ready")
+    await eventually(lambda: router.held("r0/0") == set())
+    assert router.fleet.unit("r0/0").trust is Trust.APPROXIMATE
+
+
+async def test_a_missing_agents_blocks_are_void_when_its_engine_begins_a_new_life(
+    redis_url, writer, run_feeds, eventually, engines
+):
+    """While an agent is missing its blocks stay as advice; when it is back with another, unproven life, they go."""
+    old, new = writer("r0/0", epoch=1), writer("r0/0", epoch=2)
+    engine = await engines()
+    await old.register(url=engine.url)
+    router = run_feeds(redis=redis_url, lease_s=0.2)
+    await old.store(1, 2)
+    await eventually(lambda: router.held("r0/0") == {1, 2})
+    await old.unregister()
+    await eventually(lambda: router.fleet.unit("r0/0").trust is Trust.APPROXIMATE)
+    assert router.held("r0/0") == {1, 2}
+    await new.register(trust="approximate", url=engine.url)
+    await new.state("ready")
+    await eventually(lambda: router.held("r0/0") == set())
+
+
 async def test_an_epoch_that_begins_with_blocks_is_waited_for(redis_url, writer, run_feeds, eventually):
     """An agent that voids what it published begins a new epoch with a snapshot: nothing of it is taken for empty."""
     old, new = writer("r0/0", epoch=1), writer("r0/0", epoch=2)
