@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit bench-prompt bench-stall docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit chaos bench-start bench-prompt bench-stall docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,12 @@ contracts: $(VENV)/.test ## who may import whom (import-linter)
 
 unit: $(VENV)/.test ## pytest
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm and not vllm_full" $(ARGS)
+
+chaos: $(VENV)/.test ## faults of every kind under traffic for five minutes, then block for block (ARGS="--seed N" replays)
+	@exec $(BIN)/python -m router.tools.chaos $(ARGS)
+
+bench-start: $(VENV)/.test ## how long a router that starts reads 100 replicas of 50,000 blocks, and its memory (limit: 15 s)
+	@exec $(BIN)/python -m router.tools.bench_start $(ARGS)
 
 bench-prompt: $(VENV)/.test ## what a prompt's chain costs: next turn of a long chat, fresh tokens, memory
 	@$(BIN)/python -m loadtest.bench.prompt $(ARGS)

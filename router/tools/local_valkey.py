@@ -25,7 +25,7 @@ def start_valkey(folder: Path, port: int | None = None) -> tuple[Child, str]:
     """
     for _ in range(TRIES):
         tried = _free_port() if port is None else port
-        child = Child("valkey", _command(tried, folder), folder)
+        child = Child("valkey", valkey_command(tried, folder), folder)
         with contextlib.suppress(StartError):
             wait_for("Valkey answers", partial(_is_ours, child.pid, tried), [child], START_TIMEOUT_S)
             return child, f"redis://127.0.0.1:{tried}/0"
@@ -33,7 +33,8 @@ def start_valkey(folder: Path, port: int | None = None) -> tuple[Child, str]:
     raise StartError(f"Valkey did not start in {TRIES} tries:\n{child.errors()}")
 
 
-def _command(port: int, folder: Path) -> list[str]:
+def valkey_command(port: int, folder: Path) -> list[str]:
+    """Return the command that serves at a port of the loopback interface."""
     return [
         executable,
         *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
