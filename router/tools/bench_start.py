@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
 from loadtest.workloads.text import tokenizer_folder
@@ -32,10 +33,8 @@ from replica.agent.proof import SchemeProof
 from replica.agent.sink import UnitSink
 from replica.agent.unit import UnitState
 from router.kv import registration
-from router.kv.events import GroupKind, Tier
 from router.kv.keys import Keys
 from router.kv.registration import RegisteredModel, Registration
-from router.kv.wire import Change
 from router.tools.local_valkey import start_valkey
 from router.tools.processes import Child, StartError, stop_all, wait_for
 from router.tools.scratch import Scratch
@@ -111,8 +110,7 @@ async def _write(redis_url: str, replica_id: str, url: str, blocks: int, shared:
     unit = UnitState(unit_id, VllmAdapter(), SchemeProof("sha256_cbor", 16, None), blocks)
     tail = min(TAIL_BATCHES * TAIL_BLOCKS, blocks // 2)
     own = [random.getrandbits(64) for _ in range(blocks - len(shared))]
-    for part in (shared, own[tail:]):
-        unit.copies.store(list(part), Tier.GPU, 0, GroupKind.FULL)
+    unit.accept(0, _event([*shared, *own[tail:]]))
     client = redis_link.connect(redis_url)
     lane = Lane(client, Keys(), unit_id, LEASE_S, LEASE_S)
     sink = UnitSink(unit, lane, LEASE_S, LEASE_S, redis_link.shown(redis_url), AgentMetrics(), coalesce_s=0.0)
@@ -134,19 +132,31 @@ async def _write(redis_url: str, replica_id: str, url: str, blocks: int, shared:
 
     sink.register(lease)
     await sink.ready.wait()
-    for start in range(0, tail, TAIL_BLOCKS):
+    for number, start in enumerate(range(0, tail, TAIL_BLOCKS), start=1):
         part = own[start : min(tail, start + TAIL_BLOCKS)]
-        fresh = unit.copies.store(part, Tier.GPU, 0, GroupKind.FULL)
-        sink.offer([Change("stored", int(Tier.GPU), 0, int(GroupKind.FULL), fresh)], time.monotonic())
         sequence = lane.sequence
+        sink.offer(unit.accept(number, _event(part)), time.monotonic())
         while lane.sequence == sequence:  # noqa: ASYNC110 - each batch by itself, as a busy engine's come
             await asyncio.sleep(0)
     sink.end()
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    await client.aclose()
+    await client.close()
     return len(unit.copies)
+
+
+def _event(hashes: list[int]) -> bytes:
+    """Return a batch as an engine publishes it: blocks without their tokens, which nobody needs here."""
+    stored = {
+        "type": "BlockStored",
+        "block_hashes": hashes,
+        "parent_block_hash": None,
+        "token_ids": [],
+        "block_size": 16,
+        "medium": "GPU",
+    }
+    return msgspec.msgpack.encode([time.time(), [stored], 0])
 
 
 async def _start(redis_url: str, folder: Path, children: list[Child], written: dict[str, int]) -> dict[str, Any]:
