@@ -35,6 +35,10 @@ def merged(running: RouterConfig, wanted: RouterConfig) -> tuple[RouterConfig, l
         if old != new:
             needs_restart.append(path)
             kept = _with(kept, keys, old)
+    if (running.tenants is None) != (wanted.tenants is None):
+        # With them admin's port is another, and without them everyone is let in: no mistake in a file may do that.
+        needs_restart.append("tenants")
+        kept = kept.model_copy(update={"tenants": running.tenants, "isolation": running.isolation})
     if running.redis is not None and _published(running) != _published(wanted):
         needs_restart.append("models")
         kept = kept.model_copy(update={"models": running.models})

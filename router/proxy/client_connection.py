@@ -9,7 +9,6 @@ from typing import cast
 from router.errors import (
     DrainingError,
     OverloadedError,
-    PathNotFoundError,
     RequestTimeoutError,
     WarmrouteError,
 )
@@ -257,9 +256,9 @@ class ClientConnection(asyncio.Protocol):
             explain=head.explain,
         )
         length = head.content_length or 0
-        if path is None:
-            self._refusal = PathNotFoundError("this path is not served; see `paths` in the router's configuration")
-            if head.chunked or head.expects_continue or length > DISCARD_BYTES:
+        if path is None or door.gate is not None:
+            self._refusal = door.objection(self._request, is_path=path is not None)
+            if self._refusal is not None and (head.chunked or head.expects_continue or length > DISCARD_BYTES):
                 raise self._refusal
         elif raw is not None and length and not head.expects_continue:
             digits = length_digits(raw)
@@ -268,7 +267,7 @@ class ClientConnection(asyncio.Protocol):
             self._request_completed(b"")
             return
         wanted = None if head.chunked else length
-        self._body = IncomingBody(wanted, door.limits.body_bytes, door.budget, stored=path is not None)
+        self._body = IncomingBody(wanted, door.limits.body_bytes, door.budget, stored=self._refusal is None)
         self._state = _BODY
         if head.expects_continue:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -300,6 +299,10 @@ class ClientConnection(asyncio.Protocol):
     def keeps_alive(self) -> bool:
         """Whether this connection may serve another request after this one."""
         return self._keep_alive and not self._door.draining and (self._half_closed is None or bool(self._ahead))
+
+    def body_held(self, size_bytes: int) -> bool:
+        """Count the request's body anew."""
+        return self._body is None or self._body.hold(size_bytes)
 
     def body_released(self) -> None:
         """Give back what the request's body holds of the budget."""
@@ -360,8 +363,7 @@ class ClientConnection(asyncio.Protocol):
         self._keep_alive = False
         request, self._request = self._request, None
         if request is None:
-            arrived_s = self._arrived_s
-            request = Request(self._door.new_request_id(), "", b"", "", b"", [], "1.1", self._client, arrived_s)
+            request = Request(self._door.new_request_id(), "", b"", "", b"", [], "1.1", self._client, self._arrived_s)
         self.body_released()
         exchange = self._exchange = Http1Exchange(request, self._transport, self)
         self._door.refuse(exchange, error)

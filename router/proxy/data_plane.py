@@ -23,6 +23,9 @@ from router.proxy.paths import AllowedPaths
 from router.proxy.pool import EnginePool
 from router.proxy.replies import facts_of, own_outcome, refuse, reply_json
 from router.proxy.seams import Health, Places, Reader, Records
+from router.proxy.tenancy import Tenancy
+from router.request.auth.limits import TenantLimits
+from router.request.auth.tenants import Tenants
 from router.request.prompt import Prompt
 from router.request.remote import RemoteTokenizer
 from router.request.token_cache import TokenCache
@@ -61,6 +64,7 @@ class DataPlane:
         self._fleet = fleet
         self._recorder = recorder
         self._loop = loop or asyncio.get_running_loop()
+        self._blinding = os.urandom(32)
         self._started_unix_s = int(time.time())
         self.listening: Listening | None = None
         self.deadlines = Deadlines(self._loop)
@@ -89,12 +93,26 @@ class DataPlane:
             timeouts=timeouts,
             paths=AllowedPaths(config.paths),
             deadlines=self.deadlines,
-            serve=self._serve,
+            serve=self._route,
             refuse=self._refuse,
             new_request_id=RequestIds(os.urandom(8).hex()),
             budget=ByteBudget(config.limits.buffered_bytes),
             admin_handoff=admin_handoff,
         )
+
+        self.tenancy: Tenancy | None = None
+        tenants = Tenants.of(config, self._blinding)
+        if tenants is not None:
+            self.tenancy = self.door.gate = Tenancy(
+                tenants,
+                TenantLimits(),
+                config,
+                recorder,
+                self._route,
+                self.forwarder.prompts.reading.in_thread,
+                fleet.max_model_len,
+            )
+            self.door.serve = self.tenancy.serve
 
     async def start(
         self, sockets: Sequence[socket.socket] | None = None, tls: ssl.SSLContext | None = None
@@ -142,6 +160,9 @@ class DataPlane:
         self.door.limits, self.door.timeouts = config.limits, timeouts
         self.door.paths = AllowedPaths(config.paths)
         self.door.budget.limit(config.limits.buffered_bytes)
+        tenants = Tenants.of(config, self._blinding)
+        if self.tenancy is not None and tenants is not None:
+            self.tenancy.configure(config, tenants)
 
     def announce_drain(self) -> None:
         """Go on serving, but end each connection with its next answer, so that clients go elsewhere."""
@@ -172,7 +193,7 @@ class DataPlane:
         self.forwarder.close()
         self.deadlines.close()
 
-    def _serve(self, exchange: Exchange) -> None:
+    def _route(self, exchange: Exchange) -> None:
         if exchange.request.path == MODELS_PATH:
             self._serve_models(exchange)
         else:

@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from router.config import LimitsConfig, TimeoutsConfig
-from router.errors import WarmrouteError
+from router.errors import PathNotFoundError, WarmrouteError
 from router.proxy.deadlines import Deadlines
-from router.proxy.exchange import Exchange
+from router.proxy.exchange import Exchange, Request
 from router.proxy.paths import AllowedPaths
 
 AdminHandoff = Callable[[asyncio.Transport, bytes], asyncio.Protocol]
 """Takes over a connection: sets the transport's protocol and feeds it the bytes that were read."""
+
+
+class Gate(Protocol):
+    """Knows whose a request is, and whether it may come in."""
+
+    def admit(self, request: Request) -> WarmrouteError | None:
+        """Look at a request's head before its body is read; return why it may not come in."""
 
 
 class Closable(Protocol):
@@ -57,6 +64,7 @@ class Door:
     Attributes:
         serve: Called with each complete request.
         refuse: Called with an exchange that is no request to serve, and why.
+        gate: Set when there are tenants.
         admin_handoff: Set when health, metrics and admin share this port.
         draining: Answers end their connections.
         closing: Connections close as soon as nothing runs on them.
@@ -72,6 +80,7 @@ class Door:
     refuse: Callable[[Exchange, WarmrouteError], None]
     new_request_id: Callable[[], str]
     budget: ByteBudget
+    gate: Gate | None = None
     admin_handoff: AdminHandoff | None = None
     draining: bool = False
     closing: bool = False
@@ -83,6 +92,12 @@ class Door:
         self.connections.add(connection)
         self.emptied.clear()
         return len(self.connections) <= self.limits.connections
+
+    def objection(self, request: Request, *, is_path: bool) -> WarmrouteError | None:
+        """Return why a request is not served, before its body is read; `is_path`: its path is in the allow-list."""
+        if not is_path:
+            return PathNotFoundError("this path is not served; see `paths` in the router's configuration")
+        return None if self.gate is None else self.gate.admit(request)
 
     def leave(self, connection: Closable) -> None:
         """A connection is gone."""

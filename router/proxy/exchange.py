@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from router.proxy.usage import UsageTap
+from router.request.prompt import Prompt
+from router.scheduling.decision import Outcome
+
 Headers = list[tuple[bytes, bytes]]
 """Header pairs as received: spelling, order and repeats kept, white space around the value gone."""
 
@@ -27,6 +31,30 @@ class Framing(Enum):
     """The bytes written are in chunked coding already, its last chunk with them."""
     PLAIN = "plain"
     """The bytes written are the body; its end is known only when it comes. The carrier frames it."""
+
+
+class Account(Protocol):
+    """A tenant's request, as answers see it."""
+
+    @property
+    def name(self) -> str:
+        """The tenant's name."""
+
+    @property
+    def tells_cached(self) -> bool:
+        """Whether its answers may tell what is cached."""
+
+    def headers(self) -> Headers:
+        """What every answer of the tenant's carries: what is left of its limits."""
+
+    def read(self, prompt: Prompt) -> None:
+        """The prompt is known; raises WarmrouteError when the request may not go on."""
+
+    def tap(self, prompt: Prompt | None) -> UsageTap:
+        """Return what reads the answer's usage."""
+
+    def ended(self, outcome: Outcome, prompt: Prompt | None, *, answered: bool) -> None:
+        """The request ended; `answered`: an engine was at work on it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +77,7 @@ class Request:
         explain: Whether the client asked for the decision (`x-warmroute-explain: 1`).
         crossing: The lines of `headers` that go to an engine, where they are known already. Whoever changes `headers`
             sets it to None.
+        account: Whose request it is; None without tenants.
     """
 
     request_id: str
@@ -65,6 +94,7 @@ class Request:
     dropped: frozenset[bytes] = frozenset()
     explain: bool = False
     crossing: bytes | None = field(default=None, repr=False)
+    account: Account | None = None
 
 
 class ExchangeListener(Protocol):
@@ -124,6 +154,10 @@ class Exchange(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Cut the answer so that the client can tell that it is not complete. The exchange must not be used after."""
+
+    @abstractmethod
+    def hold_body(self, size_bytes: int) -> bool:
+        """Count the request's body as so many bytes, as it grows or shrinks; False when that is too much."""
 
     @abstractmethod
     def release_body(self) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+import time
+from collections.abc import Collection
 
 from router.config import LimitsConfig, RetryConfig, TimeoutsConfig
+from router.fleet.replica import Replica
+from router.placement import Placement
 from router.proxy.deadlines import Deadlines
 from router.proxy.exchange import Exchange
 from router.proxy.forwarding import Forwarding
@@ -14,8 +19,11 @@ from router.proxy.prompts import Prompts
 from router.proxy.reading import PromptReading
 from router.proxy.remote_reading import RemoteReading
 from router.proxy.seams import Health, Places, Reader, Records
+from router.request.prompt import Prompt
 from router.request.remote import RemoteTokenizer
 from router.request.token_cache import TokenCache
+
+_log = logging.getLogger(__name__)
 
 
 class Forwarder:
@@ -69,6 +77,24 @@ class Forwarder:
         self.refusal_statuses = frozenset(retry.refusal_statuses)
         self.timeouts = timeouts
         self.prompts.configure(limits, client_templates=client_templates)
+
+    def place(self, prompt: Prompt, request_id: str, tried: Collection[str]) -> Placement:
+        """Choose a replica that was not tried, reserve there, and record it.
+
+        Raises:
+            ModelNotFoundError, NoReplicaError: As the placer says.
+        """
+        begun_s = time.perf_counter()
+        placement = self.placer.place(prompt, request_id, time.monotonic(), tried)
+        self.recorder.placed(placement.decision, time.perf_counter() - begun_s)
+        return placement
+
+    def count_failure(self, replica: Replica, *, refused_connection: bool) -> None:
+        """Count a request that failed at a replica."""
+        if self.fleet.failed(replica.replica_id, time.monotonic(), refused_connection=refused_connection):
+            self.recorder.ejected()
+            why = "it can't be connected to" if refused_connection else "its requests fail"
+            _log.warning("replica %s at %s is ejected for a while: %s", replica.replica_id, replica.url, why)
 
     def forward(self, exchange: Exchange) -> None:
         """Take an exchange; it is answered, whatever happens."""

@@ -52,6 +52,7 @@ class Forwarding:
     """See the module. It is the exchange's listener, the engine connection's sink, and has the request's deadline."""
 
     __slots__ = (
+        "_account",
         "_answered",
         "_broken",
         "_chunked",
@@ -80,6 +81,7 @@ class Forwarding:
     def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
         self._forwarder = forwarder
         self._exchange = exchange
+        self._account = exchange.request.account
         self._fleet = forwarder.fleet
         self._started_s = exchange.request.arrived_s
         self._total_deadline_s = self._started_s + forwarder.timeouts.total_s
@@ -120,6 +122,12 @@ class Forwarding:
         self._prompting = None
         self._prompt = prompt
         self._forwarder.recorder.prompt_read(seconds, prompt.reason)
+        if self._account is not None:
+            try:
+                self._account.read(prompt)
+            except WarmrouteError as error:
+                self._refuse(error)
+                return
         self._place()
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -127,21 +135,16 @@ class Forwarding:
     def _place(self) -> None:
         forwarder, prompt = self._forwarder, self._prompt
         assert prompt is not None  # noqa: S101 - for the type alone: it was just read
-        begun_s = time.perf_counter()
         try:
-            placement = forwarder.placer.place(prompt, self._exchange.request.request_id, time.monotonic(), self._tried)
+            self._placement = placement = forwarder.place(prompt, self._exchange.request.request_id, self._tried)
         except NoReplicaError as error:
             self._refuse(self._none_took_it() if self._tried else error)
-            return
         except WarmrouteError as error:
             self._refuse(error)
-            return
         except Exception:
             self._fail_inside("placing")
-            return
-        self._placement = placement
-        forwarder.recorder.placed(placement.decision, time.perf_counter() - begun_s)
-        self._reach(placement)
+        else:
+            self._reach(placement)
 
     def _reach(self, placement: Placement) -> None:
         connection = self._forwarder.pool.take(placement.replica.address)
@@ -217,7 +220,7 @@ class Forwarding:
             framing = Framing.PLAIN
             self._decoding = True
         if head.readable and 200 <= head.status < 300:
-            self._tap = UsageTap()
+            self._tap = UsageTap() if self._account is None else self._account.tap(self._prompt)
         headers = [*head.headers, *placement_headers(exchange.request, placement)]
         exchange.start(head.status, head.reason, headers, framing, more=more, lines=head.lines)
         exchange.release_body()
@@ -228,9 +231,8 @@ class Forwarding:
         tried = [*self._tried, refused.replica.replica_id]
         if prompt is None or len(tried) >= forwarder.attempts:
             return False
-        begun_s = time.perf_counter()
         try:
-            placement = forwarder.placer.place(prompt, self._exchange.request.request_id, time.monotonic(), tried)
+            placement = forwarder.place(prompt, self._exchange.request.request_id, tried)
         except WarmrouteError:
             return False
         self._drop_upstream()
@@ -238,7 +240,6 @@ class Forwarding:
         self._tried = tried
         self._placement = placement
         forwarder.recorder.retried("refused")
-        forwarder.recorder.placed(placement.decision, time.perf_counter() - begun_s)
         self._reach(placement)
         return True
 
@@ -339,14 +340,8 @@ class Forwarding:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _count_failure(self, *, refused_connection: bool = False) -> None:
-        placement = self._placement
-        if placement is None:
-            return
-        replica = placement.replica
-        if self._fleet.failed(replica.replica_id, time.monotonic(), refused_connection=refused_connection):
-            self._forwarder.recorder.ejected()
-            why = "it can't be connected to" if refused_connection else "its requests fail"
-            _log.warning("replica %s at %s is ejected for a while: %s", replica.replica_id, replica.url, why)
+        if self._placement is not None:
+            self._forwarder.count_failure(self._placement.replica, refused_connection=refused_connection)
 
     def _fail_inside(self, doing: str, error: BaseException | None = None) -> None:
         _log.error("internal error while %s", doing, exc_info=error or True)
@@ -395,5 +390,7 @@ class Forwarding:
         forwarder.deadlines.unwatch(self)
         forwarder.running.discard(self)
         self._finish_placement(outcome)
+        if self._account is not None:
+            self._account.ended(outcome, prompt, answered=self._sent_s > 0)
         facts = facts_of(self._exchange, prompt.model if prompt else None, stream=prompt is not None and prompt.stream)
         forwarder.recorder.finished(placement, outcome, facts)

@@ -26,6 +26,9 @@ class ExchangeOwner(Protocol):
     def exchange_aborted(self) -> None:
         """Its answer was cut: the connection is closing."""
 
+    def body_held(self, size_bytes: int) -> bool:
+        """The request's body is this large now; False when that is too much."""
+
     def body_released(self) -> None:
         """The request's body is needed no more."""
 
@@ -134,6 +137,10 @@ class Http1Exchange(Exchange):
         else:
             self._transport.close()
         self._owner.exchange_aborted()
+
+    def hold_body(self, size_bytes: int) -> bool:
+        """Have the body counted anew."""
+        return self._owner.body_held(size_bytes)
 
     def release_body(self) -> None:
         """Give the body's memory back."""

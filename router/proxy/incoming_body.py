@@ -74,6 +74,16 @@ class IncomingBody:
         content, self._content = self._content, b""
         return content if isinstance(content, bytes) else content.getvalue()
 
+    def hold(self, size_bytes: int) -> bool:
+        """Count it as so many bytes from now on, as it grows or shrinks; False when they are not there."""
+        more = size_bytes - self._taken_bytes
+        if more > 0 and not self._budget.take(more):
+            return False
+        if more < 0:
+            self._budget.give(-more)
+        self._taken_bytes = size_bytes
+        return True
+
     def release(self) -> None:
         """Its memory is free."""
         self._content = b""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import time
 
-from router.errors import ConnectError, RequestError, UpstreamBrokenError, WarmrouteError
+from router.errors import (
+    ConnectError,
+    InvalidApiKeyError,
+    RateLimitedError,
+    RequestError,
+    UpstreamBrokenError,
+    WarmrouteError,
+)
 from router.placement import Placement
 from router.proxy.exchange import Exchange, Headers, Request
 from router.proxy.hop_by_hop import safe_value
@@ -17,8 +24,10 @@ _JSON = (b"content-type", b"application/json")
 
 def reply_json(exchange: Exchange, status: int, body: bytes, extra: Headers | None = None) -> None:
     """Answer with JSON and the request's id."""
-    headers = [_JSON, (b"x-request-id", exchange.request.request_id.encode("ascii"))]
-    exchange.reply(status, headers + (extra or []), body)
+    headers = [_JSON, (b"x-request-id", exchange.request.request_id.encode("ascii")), *(extra or ())]
+    if exchange.request.account is not None:
+        headers += exchange.request.account.headers()
+    exchange.reply(status, headers, body)
 
 
 def reply_error(exchange: Exchange, error: WarmrouteError, extra: Headers | None = None) -> None:
@@ -27,8 +36,11 @@ def reply_error(exchange: Exchange, error: WarmrouteError, extra: Headers | None
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
     # The SDK repeats 5xx and 408/409/429 by itself unless told: only what can't be generated twice may be repeated.
-    if not isinstance(error, RequestError) and not error.safe_to_retry:
+    hopeless = isinstance(error, RateLimitedError) and error.retry_after_s is None
+    if hopeless or (not isinstance(error, RequestError) and not error.safe_to_retry):
         headers.append((b"x-should-retry", b"false"))
+    if isinstance(error, InvalidApiKeyError):
+        headers.append((b"www-authenticate", b"Bearer"))
     reply_json(exchange, error.http_status, error.to_json(), headers)
 
 
@@ -48,17 +60,22 @@ def placement_headers(request: Request, placement: Placement) -> Headers:
     own: Headers = [
         (b"x-request-id", request.request_id.encode("ascii")),
         (b"x-warmroute-replica", safe_value(placement.replica.replica_id)),
-        (b"x-warmroute-matched-tokens", b"%d" % decision.matched_tokens),
     ]
-    if request.explain:
-        own.append((b"x-warmroute-explain", safe_value(decision.compact())))
+    account = request.account
+    if account is None or account.tells_cached:
+        own.append((b"x-warmroute-matched-tokens", b"%d" % decision.matched_tokens))
+        if request.explain:
+            own.append((b"x-warmroute-explain", safe_value(decision.compact())))
+    if account is not None:
+        own += account.headers()
     return own
 
 
 def facts_of(exchange: Exchange, model: str | None = None, *, stream: bool = False) -> RequestFacts:
     """Return what the records keep of a request."""
     request = exchange.request
-    return RequestFacts(request.request_id, request.method, request.path, model, stream)
+    tenant = None if request.account is None else request.account.name
+    return RequestFacts(request.request_id, request.method, request.path, model, stream, tenant)
 
 
 def own_outcome(exchange: Exchange, status: int, error: str | None) -> Outcome:

@@ -53,6 +53,9 @@ class Health(Protocol):
     def namings(self, model: str | None) -> Sequence[tuple[Scheme, Lora | None]]:
         """How the units that serve a model name its blocks. Called from threads."""
 
+    def max_model_len(self, name: str) -> int | None:
+        """Return a model's longest prompt and answer together, in tokens; None where its replicas don't agree."""
+
     def failed(self, replica_id: str, now_s: float, *, refused_connection: bool = False) -> bool:
         """Not connected, broken off, timed out, 502 to 504; tells whether this ejected it."""
 
@@ -77,6 +80,12 @@ class Records(Protocol):
 
     def retried(self, reason: str) -> None:
         """Another attempt is made."""
+
+    def queue_changed(self, waiting: int) -> None:
+        """So many requests wait for a replica with room now."""
+
+    def queue_left(self, waited_s: float) -> None:
+        """A request waits no more, for whatever reason."""
 
     def ejected(self) -> None:
         """A replica was ejected."""

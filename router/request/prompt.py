@@ -58,6 +58,7 @@ class Prompt:
         reads_cache: False when the engine reads nothing from its prefix cache for it (it asks for logprobs of the
             prompt) though it stores the blocks.
         max_tokens: The limit of the answer in tokens that the client set, if any.
+        priority: That the client asks for, if any; lower goes first.
         include_usage: Whether a stream ends with a usage chunk (`stream_options.include_usage`).
         reason: Why `token_ids` is None or ends before the prompt does; else None.
         n: Answers asked for, 1 or more.
@@ -74,6 +75,7 @@ class Prompt:
     media: tuple[MediaItem, ...] = ()
     reads_cache: bool = True
     max_tokens: int | None = None
+    priority: int | None = None
     include_usage: bool = False
     reason: Reason | None = None
     n: int = 1

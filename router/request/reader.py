@@ -273,6 +273,7 @@ def _facts(endpoint: Endpoint, body: Mapping[str, Any], body_bytes: int) -> Prom
         salt=bodies.text(body.get("cache_salt")) or None,
         reads_cache=_reads_cache(endpoint.shape, body),
         max_tokens=bodies.integer(limit),
+        priority=bodies.integer(body.get("priority")),
         include_usage=tells or (isinstance(options, dict) and bodies.flag(options.get("include_usage"), default=False)),
         n=n if n is not None and n > 0 else 1,
     )

@@ -37,16 +37,26 @@ class RequestFacts:
         path: Without its query, which may hold keys.
         model: As the body names it.
         stream: Whether the answer was asked for as a stream.
+        tenant: Whose it is; None where it is nobody's.
     """
 
-    __slots__ = ("method", "model", "path", "request_id", "stream")
+    __slots__ = ("method", "model", "path", "request_id", "stream", "tenant")
 
-    def __init__(self, request_id: str, method: str, path: str, model: str | None = None, stream: bool = False) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        method: str,
+        path: str,
+        model: str | None = None,
+        stream: bool = False,
+        tenant: str | None = None,
+    ) -> None:
         self.request_id = request_id
         self.method = method
         self.path = path
         self.model = model
         self.stream = stream
+        self.tenant = tenant
 
 
 class AccessLog:
@@ -77,6 +87,7 @@ class AccessLog:
         self._request_id, self._method, self._path = key("request_id"), key("method"), key("path")
         self._status, self._model, self._total_s, self._ttft_s = map(key, ("status", "model", "total_s", "ttft_s"))
         self._error, self._retries = key("error"), key("retries")
+        self._tenant, self._queued_s = key("tenant"), key("queued_s")
         self._yes, self._no = ("true", "false") if self._json else ("True", "False")
         self._stream_is = {stream: key("stream") + (self._yes if stream else self._no) for stream in (True, False)}
         self._aborted = key("aborted") + self._yes
@@ -113,6 +124,8 @@ class AccessLog:
             parts += (self._status, str(status))
         if model is not None:
             parts += (self._model, text(model))
+        if facts.tenant is not None:
+            parts += (self._tenant, text(facts.tenant))
         parts += (self._stream_is[facts.stream], self._total_s, f"{outcome.total_s:.6f}")
         if ttft_s is not None:
             parts += (self._ttft_s, f"{ttft_s:.6f}")
@@ -128,6 +141,8 @@ class AccessLog:
                 parts += (self._cached, str(outcome.cached_tokens))
             if decision.prompt_reason is not None:
                 parts += (self._not_understood, text(decision.prompt_reason))
+            if decision.queued_s:
+                parts += (self._queued_s, f"{decision.queued_s:.6f}")
             if decision.retries:
                 parts += (self._retries, str(len(decision.retries)))
         parts.append(self._end)

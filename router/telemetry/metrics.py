@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from router.errors import WarmrouteError
+from router.scheduling.decision import Outcome
 from router.telemetry.instruments import Count, Distribution, Instruments
 from router.telemetry.table import METRICS, MetricSpec, metrics_table
 
@@ -18,6 +19,7 @@ __all__ = ["METRICS", "MetricSpec", "Metrics", "metrics_table"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STAGES = ("available", "captured", "delivered", "unobserved")
+_TOKEN_KINDS = ("prompt", "cached", "completion")
 MAX_LABEL_VALUES = 1_000
 """Label values kept for one label of one metric; later ones count as `other`. Adapters can come without end."""
 
@@ -42,7 +44,7 @@ class Metrics:
         self.registry.register(self._instruments)
         self._count = self._instruments.count
         self._distribution = self._instruments.distribution
-        self._seen: dict[str, set[str]] = {"model": set(), "reason": set()}
+        self._seen: dict[str, set[str]] = {"model": set(), "reason": set(), "tenant": set()}
         self._paths = frozenset(paths)
         self._is_known_model = is_known_model
         self._codes = frozenset(_codes(WarmrouteError))
@@ -131,6 +133,29 @@ class Metrics:
     def client_aborted(self) -> None:
         """A client left before its answer was complete."""
         self._count("warmroute_client_aborts_total").value += 1
+
+    # Tenants and the queue
+
+    def tenant_request_ended(self, tenant: str, outcome: Outcome) -> None:
+        """A tenant's request ended, however it did."""
+        label, status = self._bounded("tenant", tenant), outcome.status
+        status_class = "none" if status is None else f"{status // 100}xx" if 100 <= status <= 599 else "other"
+        self._count("warmroute_tenant_requests_total", label, status_class).value += 1
+        if outcome.error is not None:
+            code = outcome.error if outcome.error in self._codes else "other"
+            self._count("warmroute_tenant_errors_total", label, code).value += 1
+        tokens = (outcome.prompt_tokens, outcome.cached_tokens, outcome.completion_tokens)
+        for kind, count in zip(_TOKEN_KINDS, tokens, strict=True):
+            if count:
+                self._count("warmroute_tenant_tokens_total", label, kind).value += count
+
+    def queue_changed(self, waiting: int) -> None:
+        """So many requests wait for a replica now."""
+        self._count("warmroute_queue_requests").value = waiting
+
+    def queue_left(self, waited_s: float) -> None:
+        """A request waits no more."""
+        self._distribution("warmroute_queue_seconds").observe(waited_s)
 
     # Placement
 

@@ -40,6 +40,14 @@ class Recorder:
         """The chosen replica could not be reached; `reason` is the error's code."""
         self.metrics.request_retried(reason)
 
+    def queue_changed(self, waiting: int) -> None:
+        """So many requests wait for a replica with room now."""
+        self.metrics.queue_changed(waiting)
+
+    def queue_left(self, waited_s: float) -> None:
+        """A request waits no more, for whatever reason."""
+        self.metrics.queue_left(waited_s)
+
     def ejected(self) -> None:
         """Failures in a row took a replica out for a while."""
         self.metrics.replica_ejected()
@@ -51,6 +59,8 @@ class Recorder:
         metrics.request_ended(facts.path, facts.model, outcome.status, outcome.total_s)
         if outcome.error is not None:
             metrics.error_answered(outcome.error)
+        if facts.tenant is not None:
+            metrics.tenant_request_ended(facts.tenant, outcome)
         if outcome.aborted:
             metrics.client_aborted()
         good = outcome.status is not None and 200 <= outcome.status < 300

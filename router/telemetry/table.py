@@ -74,6 +74,17 @@ METRICS: tuple[MetricSpec, ...] = (
     _counter("ejections", "Replicas left alone for a while after failures in a row."),
     _counter("client_aborts", "Clients that left before their answer was complete."),
     _counter("not_understood", "Prompts placed by load alone, by reason.", "reason"),
+    # Tenants and the queue
+    _counter("tenant_requests", "Requests ended, by tenant and class of status.", "tenant", "status"),
+    _counter("tenant_errors", "Tenants' requests that met an error of the router's own.", "tenant", "code"),
+    _counter(
+        "tenant_tokens",
+        "Tokens as engines counted them: of prompts (`prompt`), of them cached (`cached`), of answers (`completion`).",
+        "tenant",
+        "kind",
+    ),
+    _gauge("queue_requests", "Requests that wait for a replica with room (`limits.max_in_flight`)."),
+    _histogram("queue_seconds", "That requests waited there, however it ended.", LONG_SECONDS),
     # Placement
     _histogram("decision_seconds", "To match, score, pick and reserve.", SHORT_SECONDS),
     _histogram("tokenize_seconds", "To render and tokenise a prompt.", SHORT_SECONDS),

@@ -287,6 +287,8 @@ class Notes:
         self.retries: list[str] = []
         self.remote: list[str] = []
         self.ejections = 0
+        self.waiting = 0
+        self.queue_waits_s: list[float] = []
 
     def accepted(self) -> None:
         self.accepted_count += 1
@@ -303,6 +305,12 @@ class Notes:
 
     def retried(self, reason: str) -> None:
         self.retries.append(reason)
+
+    def queue_changed(self, waiting: int) -> None:
+        self.waiting = waiting
+
+    def queue_left(self, waited_s: float) -> None:
+        self.queue_waits_s.append(waited_s)
 
     def ejected(self) -> None:
         self.ejections += 1
