@@ -240,8 +240,8 @@ async def test_gzip_is_decoded_and_forwarded_plain(engine: Any, harness: Any, wi
         ("br", b"x", 415, "unsupported_encoding"),
         ("gzip, gzip", b"x", 415, "unsupported_encoding"),
         ("gzip", b"{}", 400, "malformed_request"),
-        ("gzip", gzip.compress(b"{}")[:-1], 400, "malformed_request"),
-        ("gzip", gzip.compress(bytes(2**24)), 413, "body_too_large"),
+        ("gzip", gzip.compress(b"{}", mtime=0)[:-1], 400, "malformed_request"),
+        ("gzip", gzip.compress(bytes(2**24), mtime=0), 413, "body_too_large"),
     ],
 )
 async def test_a_coding_that_hides_the_body_is_refused(
