@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,17 +16,23 @@ TRIES = 5
 START_TIMEOUT_S = 20.0
 
 
-def start_valkey(folder: Path, port: int | None = None) -> tuple[Child, str]:
+def start_valkey(
+    folder: Path, port: int | None = None, options: Sequence[str] = (), file: Path | None = None
+) -> tuple[Child, str]:
     """Start a server on the loopback interface, at `port` or any free one; return it and its URL.
 
     Valkey knows no port 0: when another process takes the port that was free a moment ago, the next one is tried.
+
+    Args:
+        options: More of its own, over those that we give.
+        file: Its configuration file, which Sentinels write to; without one there is none.
 
     Raises:
         StartError: It did not start in 5 tries.
     """
     for _ in range(TRIES):
         tried = _free_port() if port is None else port
-        child = Child("valkey", valkey_command(tried, folder), folder)
+        child = Child("valkey", [*valkey_command(tried, folder, file), *options], folder)
         with contextlib.suppress(StartError):
             wait_for("Valkey answers", partial(_is_ours, child.pid, tried), [child], START_TIMEOUT_S)
             return child, f"redis://127.0.0.1:{tried}/0"
@@ -33,10 +40,11 @@ def start_valkey(folder: Path, port: int | None = None) -> tuple[Child, str]:
     raise StartError(f"Valkey did not start in {TRIES} tries:\n{child.errors()}")
 
 
-def valkey_command(port: int, folder: Path) -> list[str]:
+def valkey_command(port: int, folder: Path, file: Path | None = None) -> list[str]:
     """Return the command that serves at a port of the loopback interface."""
     return [
         executable,
+        *([str(file)] if file is not None else []),
         *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
         *("--daemonize", "no", "--save", "", "--appendonly", "no"),
     ]
