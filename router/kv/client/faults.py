@@ -93,7 +93,7 @@ def _entry(error: BaseException) -> tuple[str, str]:
         if word in text:
             return kind, remedy
     if isinstance(error, (TimeoutError, RedisTimeoutError)):
-        return "timeout", "it accepts and does not answer: see whether it hangs, or what lies between"
+        return "timeout", "no answer: see whether it hangs, speaks TLS as the URL has it, and what lies between"
     if isinstance(error, (RedisConnectionError, OSError)):
-        return "unreachable", "start it, or correct its address; see the network between"
+        return "unreachable", "start it, or correct its address; see whether it speaks TLS as the URL has it"
     return "error", ""

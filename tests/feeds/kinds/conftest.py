@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 import redis
 
@@ -24,7 +25,6 @@ from replica.agent.sink import UnitSink
 from replica.agent.unit import UnitState
 from router.kv import registration
 from router.kv.keys import Keys
-from router.kv.wire import Change
 from router.tools.local_valkey import start_valkey
 from router.tools.processes import Child, stop_all
 
@@ -100,7 +100,7 @@ class Writing:
         self.sink = UnitSink(self.unit, lane, lease_s, 30.0, redis_link.shown(url), self.metrics)
         self.task = asyncio.create_task(self.sink.run())
         self._beats = asyncio.create_task(self._beat())
-        self._number = number
+        self._number, self._sequence = number, 0
 
     @property
     def live(self) -> set[int]:
@@ -109,13 +109,24 @@ class Writing:
 
     def store(self, *hashes: int) -> None:
         """The engine stored blocks."""
-        fresh = self.unit.copies.store(hashes, 0, 0, 0)
-        self.sink.offer([Change("stored", 0, 0, 0, fresh)] if fresh else [], time.monotonic())
+        self._say(
+            {
+                "type": "BlockStored",
+                "block_hashes": list(hashes),
+                "parent_block_hash": None,
+                "token_ids": [0] * 16 * len(hashes),
+                "block_size": 16,
+            }
+        )
 
     def remove(self, *hashes: int) -> None:
         """The engine evicted blocks."""
-        gone = self.unit.copies.remove(hashes, 0, 0)
-        self.sink.offer([Change("removed", 0, 0, 0, gone)] if gone else [], time.monotonic())
+        self._say({"type": "BlockRemoved", "block_hashes": list(hashes)})
+
+    def _say(self, event: dict[str, Any]) -> None:
+        payload = msgspec.msgpack.encode([time.time(), [event], 0])
+        self.sink.offer(self.unit.accept(self._sequence, payload), time.monotonic())
+        self._sequence += 1
 
     async def ready(self) -> None:
         """Register, and wait until lease and snapshot are there."""
