@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from tests.vllm.engines import (
     engine_environment,
     free_port,
     healthy,
+    make_model,
 )
 from tests.vllm.full.generated import SEED
 
@@ -151,12 +151,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the tiny model, made by the engine's Python."""
     if not (VENV / "bin" / "python").exists():
         pytest.fail(f"the real engine is not in {VENV}: run `make test-vllm`, which installs it")
-    out = tmp_path_factory.mktemp("tiny-model")
-    command = [str(VENV / "bin" / "python"), str(Path(__file__).with_name("make_model.py")), str(TOKENIZER), str(out)]
-    command += [word for name in ADAPTERS for word in ("--adapter", name)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert made.returncode == 0, made.stderr
-    return out
+    options = [word for name in ADAPTERS for word in ("--adapter", name)]
+    return make_model(tmp_path_factory.mktemp("tiny-model"), *options)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def make_model(out: Path, *options: str) -> Path:
+    """Make a tiny model with the engine's Python (`make_model.py` tells the options); return its folder."""
+    command = [str(VENV / "bin" / "python"), str(Path(__file__).with_name("make_model.py")), str(TOKENIZER), str(out)]
+    made = subprocess.run([*command, *options], capture_output=True, text=True, timeout=240)
+    assert made.returncode == 0, made.stderr
+    return out
+
+
 def engine_command(
-    model: Path, port: int, events: dict[str, Any], algorithm: str = "sha256_cbor", block_size: int = BLOCK_SIZE
+    model: Path,
+    port: int,
+    events: dict[str, Any],
+    algorithm: str = "sha256_cbor",
+    block_size: int = BLOCK_SIZE,
+    tool_parser: str = "hermes",
 ) -> list[str]:
     """The command that serves a model; `events` are options of its event publisher."""
     config = {"enable_kv_cache_events": True, "publisher": "zmq", **events}
@@ -118,7 +132,7 @@ def engine_command(
     command += ["--block-size", str(block_size), "--max-model-len", "4096", "--max-num-seqs", "16", "--enforce-eager"]
     command += ["--enable-prefix-caching", "--prefix-caching-hash-algo", algorithm]
     command += ["--enable-prompt-tokens-details", "--kv-events-config", json.dumps(config)]
-    return [*command, "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    return [*command, "--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
 
 
 def engine_environment(core: int) -> dict[str, str]:

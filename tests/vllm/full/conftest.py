@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 from router.tools.processes import stop_all
 from tests.vllm.full.generated import SEED
 from tests.vllm.full.line import Line
-from tests.vllm.full.plans import Plan
+from tests.vllm.full.models import prepare
+from tests.vllm.full.plans import PLANS, Plan
 
 
 @pytest.fixture(scope="session")
@@ -30,18 +30,28 @@ def line(
     import redis
 
     plan: Plan = request.param
-    model = plan.make_tokenizer(tmp_path_factory.mktemp(plan.name) / "model")
-    for name in ("config.json", "generation_config.json", "model.safetensors"):
-        shutil.copyfile(tiny_model / name, model / name)
-    shutil.copytree(tiny_model / "adapters", model / "adapters")
+    served = prepare(plan, tiny_model, tmp_path_factory.mktemp(plan.name))
     with redis.Redis.from_url(valkey_server) as client:
         client.flushall()
     line = Line(plan, tmp_path_factory.mktemp("line"), valkey_server)
     started = time.monotonic()
     try:
-        line.start(model, min(os.sched_getaffinity(0)))
+        line.start(served, min(os.sched_getaffinity(0)))
         print(f"the engine of plan {plan.name} started in {time.monotonic() - started:.0f} s")
         yield line
     finally:
         stop_all(line.children, grace_s=20.0)
         line.published.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring tests on one plan together, whichever file they are in: an engine starts once."""
+    names = [plan.name for plan in PLANS]
+
+    def place(item: pytest.Item) -> int:
+        callspec = getattr(item, "callspec", None)
+        plan = None if callspec is None else callspec.params.get("line")
+        return names.index(plan.name) if isinstance(plan, Plan) else -1
+
+    items.sort(key=place)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.vllm.engines import MODEL
-from tests.vllm.full import chats, pooling
-from tests.vllm.full.plans import Plan
+from tests.vllm.full import chats, mistral, pictures, pooling
+from tests.vllm.full.plans import Plan, Sends
 from tests.vllm.full.texts import ids, text
 
 Body = dict[str, Any]
@@ -107,32 +107,48 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 EMBEDDINGS, POOLING = "/v1/embeddings", "/pooling"
 Draw = Callable[[random.Random, str], Body]
-GENERATE: dict[str, tuple[str, Draw]] = {
+_TEXTS: dict[str, tuple[str, Draw]] = {
     "completion-text": (COMPLETIONS, _completion_text),
-    "chat-plain": (CHAT, chats.plain),
     "completion-ids": (COMPLETIONS, _completion_ids),
-    "chat-roles": (CHAT, chats.roles),
     "completion-lists": (COMPLETIONS, _completion_lists),
-    "chat-tools": (CHAT, chats.tools),
     "completion-special": (COMPLETIONS, _completion_special),
-    "chat-reasoning": (CHAT, chats.reasoning),
     "completion-truncated": (COMPLETIONS, _completion_truncated),
-    "chat-variables": (CHAT, chats.variables),
     "completion-logprobs": (COMPLETIONS, _completion_logprobs),
-    "chat-options": (CHAT, chats.options),
-    "responses": (RESPONSES, chats.responses),
-    "messages": (MESSAGES, chats.messages),
 }
-"""Families of requests for models that write: where they are sent, and what draws them."""
-EMBED: dict[str, tuple[str, Draw]] = {
-    "embed-text": (EMBEDDINGS, pooling.one_text),
-    "embed-ids": (EMBEDDINGS, pooling.one_list_of_ids),
-    "embed-chat": (EMBEDDINGS, pooling.chat),
-    "embed-several": (EMBEDDINGS, pooling.several),
-    "embed-truncated": (EMBEDDINGS, pooling.truncated),
-    "pooling-task": (POOLING, pooling.task),
+FAMILIES: dict[Sends, dict[str, tuple[str, Draw]]] = {
+    Sends.TEXT: {
+        **_TEXTS,
+        "chat-plain": (CHAT, chats.plain),
+        "chat-roles": (CHAT, chats.roles),
+        "chat-tools": (CHAT, chats.tools),
+        "chat-reasoning": (CHAT, chats.reasoning),
+        "chat-variables": (CHAT, chats.variables),
+        "chat-options": (CHAT, chats.options),
+        "responses": (RESPONSES, chats.responses),
+        "messages": (MESSAGES, chats.messages),
+    },
+    Sends.MISTRAL: {
+        **_TEXTS,
+        "chat-plain": (CHAT, mistral.plain),
+        "chat-tools": (CHAT, mistral.tools),
+    },
+    Sends.PICTURES: {
+        "chat-pictures": (CHAT, pictures.chat),
+        "responses-pictures": (RESPONSES, pictures.responses),
+        "messages-pictures": (MESSAGES, pictures.messages),
+        "chat-plain": (CHAT, chats.plain),
+    },
+    Sends.INPUTS: {
+        "embed-text": (EMBEDDINGS, pooling.one_text),
+        "embed-ids": (EMBEDDINGS, pooling.one_list_of_ids),
+        "embed-chat": (EMBEDDINGS, pooling.chat),
+        "embed-several": (EMBEDDINGS, pooling.several),
+        "embed-truncated": (EMBEDDINGS, pooling.truncated),
+        "pooling-task": (POOLING, pooling.task),
+        "pooling-tokens": (POOLING, pooling.each_token),
+    },
 }
-"""The same for models that give vectors."""
+"""Families of requests: where they are sent, and what draws them."""
 
 
 def generate(seed: str, plan: Plan, number: int) -> Case:
@@ -141,7 +157,7 @@ def generate(seed: str, plan: Plan, number: int) -> Case:
     An answer whose prompt's ids are only seen in events is long enough to end the prompt's last block.
     """
     rng = random.Random(f"{seed}/{plan.name}/{number}")
-    table, models = EMBED if plan.gives_vectors else GENERATE, (MODEL, *plan.adapters)
+    table, models = FAMILIES[plan.sends], (MODEL, *plan.adapters)
     family = list(table)[number % len(table)]
     path, draw = table[family]
     body = {"model": MODEL if rng.random() < 0.6 else rng.choice(models), **draw(rng, f"{seed}-{plan.name}-{number}. ")}
@@ -149,7 +165,7 @@ def generate(seed: str, plan: Plan, number: int) -> Case:
         body = {"max_tokens": rng.randint(1, 4), "temperature": 0, **body, "return_token_ids": True}
         if "n" not in body and _is_single(body) and "prompt_logprobs" not in body and rng.random() < 0.25:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-    elif not plan.gives_vectors:
+    elif plan.sends is not Sends.INPUTS:
         limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
         body |= {limit: plan.scheme.block_size + 2, "temperature": 0}
     if rng.random() < 0.35:
@@ -179,7 +195,9 @@ def _encode(rng: random.Random, body: Body) -> bytes:
 
 
 def _reads_cache(path: str, body: Body) -> bool:
-    """By vLLM's documentation: logprobs of the prompt need the model's output at each of its tokens."""
+    """By vLLM's documentation: logprobs of the prompt, and vectors of each token, need the output at all of them."""
+    if body.get("task") == "token_embed":
+        return False
     if body.get("prompt_logprobs") is not None:
         return False
     if not body.get("echo"):

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from router.kv.extra_keys import ExtraKeys, Lora
+from router.kv.extra_keys import ExtraKeys, Lora, MediaItem
 from router.kv.hashes import chain_digests, max_hit_tokens
 from router.request.reader import PromptReader
-from router.request.remote import question_for
+from router.request.remote import Question, question_for, read_answer
 from router.tools.processes import Child, wait_for
 from tests.vllm.engines import (
     ENGINE_START_S,
@@ -28,11 +28,13 @@ from tests.vllm.engines import (
     healthy,
 )
 from tests.vllm.full.generated import Case
-from tests.vllm.full.plans import Plan
+from tests.vllm.full.models import Served
+from tests.vllm.full.plans import Plan, Sends
 from tests.vllm.full.published import Published
 
 SETTLE_S = 15.0
 EVENT_S = 5.0
+ASK_MS = 20_000
 
 
 @dataclass(frozen=True)
@@ -66,34 +68,35 @@ class Line:
         self._folder = folder
         self._redis_url = redis_url
 
-    def start(self, model: Path, core: int) -> None:
+    def start(self, made: Served, core: int) -> None:
         """Start all of it and wait until the router trusts the engine's hashes."""
         plan, port, events = self.plan, free_port(), free_port()
         options = {"endpoint": f"tcp://*:{events}", "replay_endpoint": f"tcp://127.0.0.1:{free_port()}"}
-        command = engine_command(model, port, options, plan.scheme.algorithm, plan.scheme.block_size)
-        served: dict[str, Any] = {"name": MODEL, "tokenizer": str(model)}
-        if plan.template is not None:
-            served["chat_template"] = str(model / "engine.jinja")
-            command += ["--chat-template", str(model / "engine.jinja")]
+        scheme, parser = plan.scheme, "mistral" if plan.sends is Sends.MISTRAL else "hermes"
+        command = engine_command(made.engine, port, options, scheme.algorithm, scheme.block_size, parser)
+        command += plan.options
+        served: dict[str, Any] = {"name": MODEL, "tokenizer": str(made.tokenizer)}
+        if made.template is not None:
+            served["chat_template"] = str(made.template)
+            command += ["--chat-template", str(made.template)]
         if plan.variables:
             served["chat_template_kwargs"] = plan.variables
             command += ["--default-chat-template-kwargs", json.dumps(plan.variables)]
-        if plan.gives_vectors:
-            command += ["--runner", "pooling"]
-        self._paths = {name: str(model / "adapters" / name) for name in plan.adapters}
+        self._paths = {name: str(made.engine / "adapters" / name) for name in plan.adapters}
         if plan.adapters:
             command += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--lora-modules"]
             command += [f"{name}={path}" for name, path in self._paths.items()]
         environment = engine_environment(core) | {
             "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": str(int(not plan.whole_hashes))
         }
-        seed = [] if plan.scheme.seed is None else ["--hash-seed", plan.scheme.seed]
-        if plan.scheme.seed is not None:
-            environment["PYTHONHASHSEED"] = plan.scheme.seed
+        seed = [] if scheme.seed is None else ["--hash-seed", scheme.seed]
+        if scheme.seed is not None:
+            environment["PYTHONHASHSEED"] = scheme.seed
         self.engine = f"http://127.0.0.1:{port}"
         engine = Child("engine", command, self._folder, environment)
         self.children.append(engine)
         config = {"listen": "127.0.0.1:0", "models": [served], "redis": self._redis_url}
+        config["limits"] = {"remote_tokenize_deadline_ms": ASK_MS}
         (self._folder / "router.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
         self.router = self._start("router", "--config", str(self._folder / "router.yaml"))["http"]
         wait_for("the engine is healthy", lambda: healthy(self.engine), [engine], ENGINE_START_S)
@@ -114,7 +117,7 @@ class Line:
     def _hears(self) -> bool:
         # Each has a number of its own: one that was sent before the socket was connected is lost.
         prompt = [300] * 64 + [int(time.monotonic() * 100) % 3_000 + 300] * 64
-        if self.plan.gives_vectors:
+        if self.plan.sends is Sends.INPUTS:
             self._ask_engine("/v1/embeddings", {"model": MODEL, "input": prompt})
         else:
             self._ask_engine("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
@@ -153,13 +156,17 @@ class Line:
         assert len(told) in (0, len(prompts))
         for ours, theirs in zip(prompts, told, strict=False):
             _same("ids, engine and /tokenize", ours, theirs)
-        if question := _question(case):
-            _same("ids, router and what it would be told by /tokenize", ids, self._tokenize(question))
+        question = _question(case)
+        if question is not None and (not question.renders or "--enable-scale-out" in self.plan.options):
+            told_ids = read_answer(question, self._ask_engine(question.path, question.body).text.encode())
+            assert told_ids is not None
+            _same(f"ids, router and what it would be told by {question.path}", ids, told_ids[0])
         usage = Usage.of(first)
         assert usage.prompt_tokens == sum(map(len, prompts))
         if len(prompts) == 1 and "n" not in case.body and usage.cached_tokens is not None:
             assert usage.cached_tokens == first.predicted, "the first time"
-        self._check_hashes(case, prompts, to_the_end=case.path in ("/v1/responses", "/v1/messages"))
+        media = tuple(MediaItem(**item) for item in explained["media"])
+        self._check_hashes(case, prompts, media, to_the_end=case.path in ("/v1/responses", "/v1/messages"))
 
         hits = [max_hit_tokens(len(prompt), size) if case.reads_cache else 0 for prompt in prompts]
         self._until(f"the router expects {hits[0]}", lambda: self._explain(case)["matched_tokens"] == hits[0])
@@ -180,15 +187,18 @@ class Line:
         lines = call(self.engine, "GET", "/metrics").text.splitlines()
         return sum(int(float(line.split()[-1])) for line in lines if line.startswith("vllm:prefix_cache_hits_total{"))
 
-    def _check_hashes(self, case: Case, prompts: list[list[int]], to_the_end: bool) -> None:
+    def _check_hashes(
+        self, case: Case, prompts: list[list[int]], media: tuple[MediaItem, ...], to_the_end: bool
+    ) -> None:
         """Compare the first prompt's predicted chain with the published one, and see that nothing else was published.
 
         Args:
+            media: What the router knows of the first prompt's pictures.
             to_the_end: Whether what was published must cover the whole prompt, with the tokens after its last block.
         """
         size, model = self.plan.scheme.block_size, str(case.body["model"])
         lora = Lora(model, self._paths[model]) if model in self._paths else None
-        digests = chain_digests(prompts[0], self.plan.scheme, ExtraKeys(lora=lora, salt=case.salt))
+        digests = chain_digests(prompts[0], self.plan.scheme, ExtraKeys(lora, case.salt, media))
         predicted = [digest[-self.plan.published_bytes :] for digest in digests]
         whole = sum(len(prompt) // size for prompt in prompts) + int(to_the_end)
         new: list[bytes] = []
@@ -201,7 +211,8 @@ class Line:
             assert block is not None, f"block {place} of {len(predicted)} has another hash than {name.hex()}"
             assert block.parent == (predicted[place - 1] if place else None)
             assert block.token_ids == tuple(prompts[0][place * size : (place + 1) * size])
-            assert block.extra_keys == tuple([model] * bool(lora) + [case.salt] * (bool(case.salt) and not place))
+            keys: list[Any] = [model] * bool(lora) + _published_media(media, place * size, size)
+            assert list(block.extra_keys) == keys + [case.salt] * (bool(case.salt) and not place)
         for path in paths:
             tokens = self.published.tokens(path)
             assert any(tokens[: len(ids)] == ids[: len(tokens)] for ids in prompts), "published for no prompt of it"
@@ -216,10 +227,15 @@ class Line:
         return not to_the_end or any(len(self.published.path(name)) * size >= prompt_tokens for name in new)
 
 
-def _question(case: Case) -> bytes | None:
+def _question(case: Case) -> Question | None:
     """Return what a router without the tokenizer would ask the replica; None where that tells it nothing."""
-    question = question_for(PromptReader(lambda _: None).read(case.path, case.raw), case.path, case.raw)
-    return None if question is None else question.body
+    return question_for(PromptReader(lambda _: None).read(case.path, case.raw), case.path, case.raw)
+
+
+def _published_media(media: tuple[MediaItem, ...], start: int, size: int) -> list[Any]:
+    """Return the keys of the items that a block's tokens touch, as events carry them: name and offset in the block."""
+    end = start + size
+    return [[m.identifier, m.offset - start] for m in media if m.offset < end and m.offset + m.length > start]
 
 
 def _prompts(answer: Answer, case: Case) -> list[list[int]]:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
+from enum import StrEnum
 from typing import Any
 
 from router.kv.schemes import HashAlgorithm, Scheme
-from tests.vllm.engines import ADAPTERS, TOKENIZER
-
-BOS = {
-    "type": "TemplateProcessing",
-    "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-    "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}},
-}
-"""A post-processor that puts `<|endoftext|>` before plain texts."""
+from tests.vllm.engines import ADAPTERS
 
 EVERYTHING = """{{- bos_token }}
 {%- if tools %}<|im_start|>tools
@@ -56,6 +46,30 @@ THINKING = """{%- for m in messages %}<|im_start|>{{ m.role }}
 WITH_TOOLS = "{%- for tool in tools %}{{ tool | tojson }}\n{% endfor %}" + THINKING
 
 
+MISTRAL = ("--tokenizer-mode", "mistral", "--config-format", "hf", "--load-format", "safetensors")
+
+
+class Sends(StrEnum):
+    """What a plan's engine is asked for."""
+
+    TEXT = "text"
+    INPUTS = "inputs"
+    """For vectors."""
+    PICTURES = "pictures"
+    MISTRAL = "mistral"
+    """Text, in what order Mistral's chat encoding takes it."""
+
+
+class Model(StrEnum):
+    """What a plan's engine serves; `tests.vllm.full.models` makes each."""
+
+    GOLDEN = "golden"
+    PICTURES = "pictures"
+    TEKKEN = "tekken"
+    SENTENCEPIECE = "sentencepiece"
+    RANKS = "ranks"
+
+
 @dataclass(frozen=True)
 class Plan:
     """One engine's set-up.
@@ -69,7 +83,9 @@ class Plan:
         template: Its `--chat-template`; None: the one in the folder.
         named_templates: What `tokenizer_config.json` has instead of the folder's template; empty: nothing.
         variables: Its `--default-chat-template-kwargs`.
-        gives_vectors: Whether it serves the model for embeddings; else it writes.
+        sends: Which requests it gets.
+        model: What model and tokenizer it serves.
+        options: Further options of the engine's command.
     """
 
     name: str
@@ -80,30 +96,14 @@ class Plan:
     template: str | None = None
     named_templates: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
-    gives_vectors: bool = False
+    sends: Sends = Sends.TEXT
+    model: Model = Model.GOLDEN
+    options: tuple[str, ...] = ()
 
     @property
     def published_bytes(self) -> int:
         """How many of a digest's last bytes its events carry."""
         return 32 if self.whole_hashes else 8
-
-    def make_tokenizer(self, out: Path) -> Path:
-        """Write the folder with its tokenizer and templates; the path of the `--chat-template`, if any, lies in it."""
-        shutil.copytree(TOKENIZER, out, copy_function=shutil.copyfile)
-        if self.adds_bos:
-            _change(out / "tokenizer.json", post_processor=BOS)
-            _change(out / "tokenizer_config.json", bos_token="<|endoftext|>")
-        if self.named_templates:
-            named = [{"name": name, "template": source} for name, source in self.named_templates.items()]
-            _change(out / "tokenizer_config.json", chat_template=named)
-            (out / "chat_template.jinja").unlink()
-        if self.template is not None:
-            (out / "engine.jinja").write_text(self.template, encoding="utf-8")
-        return out
-
-
-def _change(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | changes), encoding="utf-8")
 
 
 PLANS = (
@@ -129,6 +129,30 @@ PLANS = (
         adds_bos=True,
         template=EVERYTHING,
         variables={"foo": "operator's"},
-        gives_vectors=True,
+        sends=Sends.INPUTS,
+        options=("--runner", "pooling"),
     ),
+    # Two pictures may be the same one and share a block: in pickle's bytes it shows which texts are one object.
+    Plan(
+        "pictures",
+        Scheme(HashAlgorithm.SHA256, 32),
+        sends=Sends.PICTURES,
+        model=Model.PICTURES,
+        options=("--enable-scale-out", "--enable-prompt-embeds"),
+    ),
+    Plan(
+        "tekken",
+        Scheme(HashAlgorithm.SHA256_CBOR, 32),
+        sends=Sends.MISTRAL,
+        model=Model.TEKKEN,
+        options=MISTRAL,
+    ),
+    Plan(
+        "sentencepiece",
+        Scheme(HashAlgorithm.SHA256_CBOR, 32),
+        sends=Sends.MISTRAL,
+        model=Model.SENTENCEPIECE,
+        options=MISTRAL,
+    ),
+    Plan("ranks", Scheme(HashAlgorithm.SHA256_CBOR, 32), model=Model.RANKS),
 )

@@ -49,3 +49,8 @@ def truncated(rng: random.Random, mark: str) -> Body:
 def task(rng: random.Random, mark: str) -> Body:
     """`/pooling`, of the whole prompt."""
     return {**rng.choice([one_text, one_list_of_ids])(rng, mark), "task": "embed"}
+
+
+def each_token(rng: random.Random, mark: str) -> Body:
+    """`/pooling`, a vector of each token."""
+    return {**rng.choice([one_text, one_list_of_ids])(rng, mark), "task": "token_embed"}

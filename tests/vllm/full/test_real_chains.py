@@ -6,9 +6,11 @@ A failure names its test, such as `test_chain_is_the_engines[seeded-17]`, and th
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.vllm.full.generated import EMBED, GENERATE, generate
+from tests.vllm.full.generated import FAMILIES, generate
 from tests.vllm.full.line import Line
 from tests.vllm.full.plans import PLANS
 
@@ -16,21 +18,20 @@ pytestmark = pytest.mark.vllm_full
 
 ROUNDS = 20
 """Requests of each family that each engine gets."""
-_WRITERS = [pytest.param(plan, id=plan.name) for plan in PLANS if not plan.gives_vectors]
-_EMBEDDERS = [pytest.param(plan, id=plan.name) for plan in PLANS if plan.gives_vectors]
 
 
-@pytest.mark.parametrize("number", range(ROUNDS * len(GENERATE)))
-@pytest.mark.parametrize("line", _WRITERS, indirect=True)
+def _cases() -> list[Any]:
+    """Plan by plan, so that one engine runs at a time; test ids are as `seeded-17`."""
+    return [
+        pytest.param(plan, number, id=f"{plan.name}-{number}")
+        for plan in PLANS
+        for number in range(ROUNDS * len(FAMILIES[plan.sends]))
+    ]
+
+
+@pytest.mark.parametrize(("line", "number"), _cases(), indirect=["line"], scope="session")
 def test_chain_is_the_engines(line: Line, seed: str, number: int) -> None:
     """Ids are `/tokenize`'s, hashes are the published ones, and sent again it hits what the router said."""
-    _check(line, seed, number)
-
-
-@pytest.mark.parametrize("number", range(ROUNDS * len(EMBED)))
-@pytest.mark.parametrize("line", _EMBEDDERS, indirect=True)
-def test_chain_of_embeddings_is_the_engines(line: Line, seed: str, number: int) -> None:
-    """The same for models that give vectors."""
     _check(line, seed, number)
 
 
