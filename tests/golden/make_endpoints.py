@@ -363,7 +363,7 @@ def _mistral(file: str) -> list[dict[str, Any]]:
     def text(body: dict[str, Any], _: str) -> dict[str, Any]:
         request = CompletionRequest.model_validate(body)
         tok = request.build_tok_params(engine.config)
-        ids = tokenizer.encode(request.prompt, **tok.get_encode_kwargs())
+        ids = tokenizer(request.prompt, **tok.get_encode_kwargs())["input_ids"]  # as the renderer asks
         return {"token_ids": tok.apply_post_tokenization(tokenizer, {"prompt_token_ids": ids})["prompt_token_ids"]}
 
     records = [{**_record(body, "chatml", chat), "endpoint": "/v1/chat/completions"} for body in MISTRAL]

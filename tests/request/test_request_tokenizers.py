@@ -17,6 +17,7 @@ from router.request.encoders.table import Options, load_text
 from router.request.model_text import ModelText
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.token_cache import TokenCache
+from router.request.tokens import Keep
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -113,6 +114,24 @@ def test_mistral_goes_before_tokenizer_json(mistral_data: Path, tmp_path: Path) 
     shutil.copyfile(mistral_data / "tokenizer.model.v1", tmp_path / "m/tokenizer.model.v1")
     assert isinstance(load_text(tmp_path / "m", Options()), MistralText)
     assert isinstance(load_text(tmp_path / "m/tokenizer.json", Options()), ModelText)
+
+
+@pytest.mark.parametrize("file", ["tekken_240911.json", "mistral_instruct_tokenizer_240323.model.v3"])
+def test_mistral_truncated(file: str, mistral_data: Path) -> None:
+    """By the tokenizer's own side, left where the engine generates, BOS is kept; by the request's it is one of all.
+
+    As vLLM 0.32 does (seen by `make test-vllm-full`).
+    """
+    text = load_text(mistral_data / file, Options())
+    words = "The quick brown fox jumps over the lazy dog."
+    bos, *rest = whole = text.encode(words, add_special_tokens=True)
+    assert text.tokens(words, True, Keep(4)).ids == [bos, *rest[-3:]]
+    assert text.tokens(words, True, Keep(4, None, "right")).ids == whole[:4]
+    assert text.tokens(words, True, Keep(1)).ids == [bos]
+    assert text.tokens(words, True, Keep(0)).ids == []
+    assert text.tokens(words, True, Keep(100)).ids == whole
+    assert text.tokens(words, True, Keep(4, "left")).ids == whole[-4:]
+    assert text.tokens(words, False, Keep(4)).ids == rest[-4:]
 
 
 def test_mistral_broken(tmp_path: Path) -> None:

@@ -138,8 +138,11 @@ class MistralText:
             raise
         except Exception:
             raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
-        if keep.tokens is not None:  # the engine cuts Mistral's texts at their ends, whatever the tokenizer's side
-            return Tokens(Keep(keep.tokens, keep.side or "right").of(ids))
+        if keep.tokens is not None:
+            if keep.side is not None or not add_special_tokens or not keep.tokens:
+                return Tokens(keep.of(ids))
+            # By the tokenizer's own side BOS is always kept.
+            return Tokens(ids[:1] + Keep(keep.tokens - 1, None, keep.default_side).of(ids[1:]))
         return Tokens(ids, trail_of_ids(ids, self._cache))
 
     def encode(
