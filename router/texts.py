@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from router.config import LimitsConfig, ModelConfig
 from router.errors import Problem
-from router.kv.text_files import ENGINE_TEMPLATE, set_digest
+from router.kv.text_files import ENGINE_TEMPLATE, ENGINE_VARIABLES, set_digest
 from router.request.client_templates import ClientTemplates
 from router.request.encoders.encoder import TokenizerError
 from router.request.encoders.hub import local_path
@@ -88,7 +89,7 @@ class ModelTexts:
         process that can be killed. (A tokenizer of theirs can still be slow; such a one may as well take the prompts.)
 
         Args:
-            model: Which has no tokenizer in the configuration.
+            model: Which has no tokenizer in the configuration; a template and variables that it has there go before.
             files: By names that `router.kv.text_files` allows; written to a folder that only this process can read,
                 for as long as this takes.
             is_signed: Whether registrations are signed here.
@@ -104,8 +105,11 @@ class ModelTexts:
                     (folder / file).parent.mkdir(mode=0o700, exist_ok=True)
                     (folder / file).write_bytes(data)
                 template = folder / ENGINE_TEMPLATE if ENGINE_TEMPLATE in files else None
+                options = self._options(model, template, isolated)
+                if ENGINE_VARIABLES in files and not model.chat_template_kwargs:
+                    options = replace(options, defaults=_variables(files[ENGINE_VARIABLES]))
                 try:
-                    return load_text(folder, self._options(model, template, isolated))
+                    return load_text(folder, options)
                 except TokenizerError as error:
                     raise TokenizerError(
                         str(error).replace(f"{name}/", "").replace(name, "the model's folder")
@@ -159,6 +163,17 @@ class ModelTexts:
             client_templates=self.client_templates if model.allow_client_template else None,
             isolated=isolated,
         )
+
+
+def _variables(data: bytes) -> dict[str, Any]:
+    """Return the engine's default variables; raises TokenizerError where they are no JSON object."""
+    try:
+        variables = json.loads(data)
+    except (ValueError, RecursionError):
+        variables = None
+    if not isinstance(variables, dict):
+        raise TokenizerError(f"{ENGINE_VARIABLES} is no JSON object")
+    return variables
 
 
 def published_origin(files: Mapping[str, str]) -> Origin:

@@ -73,7 +73,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the engine's own --chat-template, published with the tokenizer (default: the model's own)",
     )
-    add("--no-publish-tokenizer", action="store_true", help="publish neither (default: they are published)")
+    add(
+        "--default-chat-template-kwargs",
+        metavar="JSON",
+        help="the engine's own, published with the tokenizer (default: none). This and the two options above are taken "
+        "from the ENGINE COMMAND where it has them",
+    )
+    add("--no-publish-tokenizer", action="store_true", help="publish none of it (default: it is published)")
     add("--lease-s", type=float, default=10.0, help="seconds that a lease holds without renewal (default: %(default)s)")
     add(
         "--snapshot-s",

@@ -8,12 +8,13 @@ import math
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from replica.agent.engine_options import json_option, text_option
 from replica.errors import UsageError
 from router.kv.addresses import check_engine_url, check_host
 from router.kv.keys import Keys
@@ -25,6 +26,7 @@ API_KEY_VARIABLE = "WARMROUTE_AGENT_ENGINE_API_KEY"
 _REPLICA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _MIN_SECRET_BYTES = 16
 _MAX_PORT = 65_535
+_VARIABLES = "--default-chat-template-kwargs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class AgentSettings:
         registration_secret: Signs leases; None leaves them unsigned.
         tokenizer: Folder of the tokenizer that routers are given; None: the model's root, where that is one here.
         chat_template: The engine's own template.
+        chat_template_kwargs: Its default variables; None: it has none.
     """
 
     engine_url: str
@@ -63,6 +66,7 @@ class AgentSettings:
     engine_command: tuple[str, ...] = ()
     tokenizer: Path | None = None
     chat_template: Path | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
     publishes_tokenizer: bool = True
 
 
@@ -103,7 +107,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         problems.append("--hash-seed: must be the engine's PYTHONHASHSEED as it was set, 1 to 256 characters")
     secret = _secret(args.registration_secret_file, environment, problems)
     problems += _text_problems(args)
-    tokenizer, chat_template, publishes = _text_source(args)
+    tokenizer, chat_template, variables, publishes = _text_source(args)
     if problems:
         raise UsageError(problems)
     return AgentSettings(
@@ -129,6 +133,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         engine_command=tuple(args.engine_command),
         tokenizer=tokenizer,
         chat_template=chat_template,
+        chat_template_kwargs=variables,
         publishes_tokenizer=publishes,
     )
 
@@ -217,29 +222,40 @@ def _text_problems(args: argparse.Namespace) -> list[str]:
         problems.append(f"--tokenizer: {args.tokenizer} is no folder here; give the engine's model folder")
     if args.chat_template is not None and not args.chat_template.is_file():
         problems.append(f"--chat-template: {args.chat_template} is no file here; give the engine's --chat-template")
-    if args.no_publish_tokenizer and (args.tokenizer or args.chat_template):
-        problems.append("--no-publish-tokenizer: contradicts --tokenizer and --chat-template; leave one of them out")
+    if args.default_chat_template_kwargs is not None:
+        try:
+            json_option((f"{_VARIABLES}={args.default_chat_template_kwargs}",), _VARIABLES)
+        except (ValueError, RecursionError):
+            problems.append(f"{_VARIABLES}: is no JSON object; give the engine's own value")
+    told = args.tokenizer or args.chat_template or args.default_chat_template_kwargs
+    if args.no_publish_tokenizer and told:
+        problems.append(
+            "--no-publish-tokenizer: contradicts --tokenizer, --chat-template and --default-chat-template-kwargs; "
+            "leave one of them out"
+        )
     return problems
 
 
-def _text_source(args: argparse.Namespace) -> tuple[Path | None, Path | None, bool]:
-    """Return folder and template to publish, and whether anything is: as told, else as the engine's command has it.
+def _text_source(args: argparse.Namespace) -> tuple[Path | None, Path | None, dict[str, Any] | None, bool]:
+    """Return folder, template and variables to publish, and whether anything is: as told, else as the engine's command
+    has it.
 
     What that command names and is not here can't be published, and the model's own in its place would be wrong.
     """
-    tokenizer = args.tokenizer or _option(args.engine_command, "--tokenizer")
-    template = args.chat_template or _option(args.engine_command, "--chat-template")
+    command = args.engine_command
+    tokenizer, template = args.tokenizer, args.chat_template
     try:
+        if tokenizer is None and (named := text_option(command, "--tokenizer")) is not None:
+            tokenizer = Path(named)
+        if template is None and (named := text_option(command, "--chat-template")) is not None:
+            template = Path(named)
+        if args.default_chat_template_kwargs is not None:
+            command = (f"{_VARIABLES}={args.default_chat_template_kwargs}",)
+        variables = json_option(command, _VARIABLES)
         is_here = (tokenizer is None or tokenizer.is_dir()) and (template is None or template.is_file())
-    except (OSError, ValueError):  # a template may stand there as text, longer than any name
-        is_here = False
-    return tokenizer, template, is_here and not args.no_publish_tokenizer
-
-
-def _option(command: Sequence[str], name: str) -> Path | None:
-    given = [word.partition("=")[2] for word in command if word.startswith(f"{name}=")]
-    given += [value for word, value in pairwise(command) if word == name]
-    return Path(given[-1]) if given else None
+    except (OSError, ValueError, RecursionError):  # a template may stand there as text, longer than any name
+        variables, is_here = None, False
+    return tokenizer, template, variables, is_here and not args.no_publish_tokenizer
 
 
 def _default_id(advertise: str, environment: Mapping[str, str]) -> str:

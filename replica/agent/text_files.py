@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from router.kv.registration import RegisteredModel
 from router.kv.text_files import (
     ENGINE_TEMPLATE,
+    ENGINE_VARIABLES,
     MAX_FILE_BYTES,
     MAX_FILES,
     MAX_TOGETHER_BYTES,
@@ -28,12 +31,18 @@ class TextFile:
     """A file as it was read last; its bytes are not kept.
 
     Attributes:
-        path: Where it lies.
+        path: Where it lies; None for what lies nowhere.
         digest: SHA-256 of its content, in hex.
+        data: Its content, where it lies nowhere.
     """
 
-    path: Path
+    path: Path | None
     digest: str
+    data: bytes = b""
+
+    def read(self) -> bytes:
+        """Return its bytes as they are now. Raises OSError or TextFilesError."""
+        return self.data if self.path is None else read_file(self.path)
 
 
 def folder_of(models: Sequence[RegisteredModel]) -> Path | None:
@@ -50,12 +59,13 @@ def folder_of(models: Sequence[RegisteredModel]) -> Path | None:
         return None
 
 
-def read(folder: Path, template: Path | None) -> dict[str, TextFile]:
+def read(folder: Path, template: Path | None, variables: Mapping[str, Any] | None = None) -> dict[str, TextFile]:
     """Return the files by the names that routers know them by.
 
     Args:
         folder: The model's.
         template: The engine's own `--chat-template`.
+        variables: Its `--default-chat-template-kwargs`.
 
     Raises:
         TextFilesError: One can't be read or is too large, or there is no tokenizer among them.
@@ -75,6 +85,9 @@ def read(folder: Path, template: Path | None) -> dict[str, TextFile]:
             if together > MAX_TOGETHER_BYTES:
                 raise TextFilesError(f"the tokenizer's files in {folder} have more than {MAX_TOGETHER_BYTES} bytes")
             found[name] = TextFile(path, digest_of(data))
+        if variables:
+            data = json.dumps(variables, sort_keys=True).encode()
+            found[ENGINE_VARIABLES] = TextFile(None, digest_of(data), data)
     except OSError as error:
         raise TextFilesError(f"{error.filename or folder} can't be read: {error.strerror}") from error
     return found

@@ -90,13 +90,13 @@ class TextPublisher:
     def _read(self) -> dict[str, TextFile]:
         folder = self._settings.tokenizer or text_files.folder_of(self._models)
         if folder is not None:
-            return text_files.read(folder, self._settings.chat_template)
+            return text_files.read(folder, self._settings.chat_template, self._settings.chat_template_kwargs)
         if self._settings.chat_template is not None:
             raise TextFilesError("--chat-template is of no use without a tokenizer: name its folder with --tokenizer")
         return {}
 
     async def _write(self, file: TextFile) -> None:
-        data = await asyncio.to_thread(text_files.read_file, file.path)
+        data = await asyncio.to_thread(file.read)
         if digest_of(data) != file.digest:
             self._is_stale = True
             raise TextFilesError(f"{file.path} changed while it was published; it is read again")

@@ -17,7 +17,7 @@ from router.feeds.redis_link import RedisLink
 from router.feeds.roster import Roster
 from router.kv.log_lines import clean
 from router.kv.text_files import (
-    ENGINE_TEMPLATE,
+    FROM_ENGINE,
     MAX_FILE_BYTES,
     MAX_TOGETHER_BYTES,
     digest_of,
@@ -174,4 +174,4 @@ class PublishedTexts:
 
 
 def _is_known(name: str) -> bool:
-    return is_needed(name) or name == ENGINE_TEMPLATE
+    return is_needed(name) or name in FROM_ENGINE

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping
 
 ENGINE_TEMPLATE = "engine_chat_template.jinja"
 """Name under which the engine's own `--chat-template` is listed; in no folder."""
+ENGINE_VARIABLES = "engine_chat_template_kwargs.json"
+"""Name of a JSON object in no folder: the engine's `--default-chat-template-kwargs`."""
+FROM_ENGINE = frozenset({ENGINE_TEMPLATE, ENGINE_VARIABLES})
 MAX_FILE_BYTES = 64 * 2**20
 MAX_TOGETHER_BYTES = 128 * 2**20
 MAX_FILES = 64

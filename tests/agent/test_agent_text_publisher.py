@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from replica.agent.text_publisher import TextPublisher
 from replica.errors import UsageError
 from router.kv.keys import Keys
 from router.kv.registration import RegisteredModel
-from router.kv.text_files import ENGINE_TEMPLATE
+from router.kv.text_files import ENGINE_TEMPLATE, ENGINE_VARIABLES
 
 NAMES = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"}
 
@@ -203,3 +204,38 @@ def test_an_engine_that_the_agent_starts_tells_by_its_own_options(folder: Path) 
     assert (given.tokenizer, given.chat_template, given.publishes_tokenizer) == (folder, template, True)
     assert not settings("redis://h", "--", "vllm", "--chat-template={{ messages }}").publishes_tokenizer
     assert not settings("redis://h", "--", "vllm", "--tokenizer", "owner/name").publishes_tokenizer
+
+
+async def test_the_engines_variables_are_published_with_its_tokenizer(
+    publish: Callable[..., TextPublisher], folder: Path, redis: sync_redis.Redis, eventually: Any
+) -> None:
+    """As a file of its own, listed with the others; none where the engine has none."""
+    one = publish("--tokenizer", str(folder), "--default-chat-template-kwargs", '{"b": true, "a": "ä"}')
+    one.look((), (1,))
+    await eventually(lambda: one.files)
+    assert set(one.files) == {*NAMES, ENGINE_VARIABLES}
+    assert json.loads(content(redis, one.files[ENGINE_VARIABLES])) == {"b": True, "a": "ä"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--default-chat-template-kwargs", '{"a": {"b": 1}}'),
+        ('--default_chat_template_kwargs={"a": {"b": 1}}',),
+        ("--default-chat-template-kwargs.a.b", "1"),
+    ],
+)
+def test_an_engine_that_the_agent_starts_tells_its_variables(command: tuple[str, ...]) -> None:
+    """However they are spelled. The agent's own option goes before; with what can't be read nothing is published."""
+    assert settings("redis://h", "--", "vllm", *command).chat_template_kwargs == {"a": {"b": 1}}
+    given = settings("redis://h", "--default-chat-template-kwargs={}", "--", "vllm", *command)
+    assert given.chat_template_kwargs == {}
+    assert given.publishes_tokenizer
+    assert not settings("redis://h", "--", "vllm", "--default-chat-template-kwargs={").publishes_tokenizer
+
+
+@pytest.mark.parametrize("value", ["{", "[]", "1"])
+def test_variables_that_are_no_object_are_told(value: str) -> None:
+    """With what would be right."""
+    with pytest.raises(UsageError, match="--default-chat-template-kwargs: is no JSON object"):
+        settings("redis://h", "--default-chat-template-kwargs", value)

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from router.feeds import published_texts
 from router.kv.keys import Keys
-from router.kv.text_files import ENGINE_TEMPLATE
+from router.kv.text_files import ENGINE_TEMPLATE, ENGINE_VARIABLES
 from router.request.encoders.table import load
 from router.request.isolated_chat import IsolatedChat
 
@@ -124,6 +124,49 @@ async def test_another_template_replaces_the_first_and_may_come_back(
     await unit.lease(text_files=plain)
     await eventually(lambda: running.texts.by_name["tiny"] is text)
     assert ids(running) == first
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"), [({}, "Be brief.-yes-"), ({"mood": "own"}, "Be brief.-own-")], ids=["none", "some"]
+)
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["unsigned", "signed"])
+async def test_the_engines_variables_come_with_its_template(
+    redis_url: str,
+    writer: Any,
+    run_feeds: Any,
+    put: Any,
+    eventually: Any,
+    secret: str | None,
+    configured: dict[str, Any],
+    expected: str,
+) -> None:
+    """Chats are rendered with them, unless the configuration has variables of its own."""
+    template = b"{{ messages[0].content }}-{{ mood }}-"
+    files = await put({ENGINE_TEMPLATE: template, ENGINE_VARIABLES: b'{"mood": "yes"}'})
+    unit = writer("r0/0", secret=secret and secret.encode())
+    await unit.register(text_files=files)
+    models = [{"name": "tiny", "chat_template_kwargs": configured}]
+    running = run_feeds(redis=redis_url, models=models, registration={"secret": secret} if secret else {})
+    await eventually(lambda: "tiny" in running.texts.by_name)
+    assert running.texts.by_name["tiny"].render_chat(CHAT) == expected
+
+
+@pytest.mark.parametrize("variables", [b"{", b"[1]", b"\xff"])
+async def test_variables_that_are_no_object_are_refused(
+    redis_url: str,
+    writer: Any,
+    run_feeds: Any,
+    put: Any,
+    eventually: Any,
+    caplog: pytest.LogCaptureFixture,
+    variables: bytes,
+) -> None:
+    """With all that was published beside them: half of it would render another prompt."""
+    await writer("r0/0").register(text_files=await put({ENGINE_VARIABLES: variables}))
+    with caplog.at_level(logging.WARNING):
+        running = run_feeds(redis=redis_url)
+        await eventually(lambda: f"{ENGINE_VARIABLES} is no JSON object" in caplog.text)
+    assert running.texts.by_name == {}
 
 
 async def test_most_replicas_decide_in_a_rollout(

@@ -233,7 +233,16 @@ def test_agents_see_the_weights_whose_tokenizer_they_publish(render: Render, val
         assert "--no-publish-tokenizer" not in agent["args"]
 
 
-@pytest.mark.parametrize("args", [["--chat-template=/x.jinja"], ["--tokenizer", "other"], ["--chat_template", "x"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--chat-template=/x.jinja"],
+        ["--tokenizer", "other"],
+        ["--chat_template", "x"],
+        ["--default-chat-template-kwargs", "{}", "--chat-template=x"],
+        ["--default_chat_template_kwargs.a", "1"],
+    ],
+)
 def test_an_engine_with_another_template_has_none_published(
     render: Render, value_sets: dict[str, Any], args: list[str]
 ) -> None:
@@ -243,6 +252,19 @@ def test_an_engine_with_another_template_has_none_published(
         pool["args"] = args
     manifests = render(values)
     assert "--no-publish-tokenizer" in container(named(manifests, "Deployment", "wr-warmroute-large"), "agent")["args"]
+
+
+@pytest.mark.parametrize(
+    "given", [["--default-chat-template-kwargs", '{"a": 1}'], ['--default_chat_template_kwargs={"a": 1}']]
+)
+def test_an_engines_variables_are_its_agents_too(render: Render, value_sets: dict[str, Any], given: list[str]) -> None:
+    """Routers render with what is published: the engine's own variables belong to it."""
+    values = copy.deepcopy(value_sets["two_models_and_pools"])
+    for pool in values["pools"]:
+        pool["args"] = ["--max-num-seqs=8", *given, "--seed=1"]
+    agent = container(named(render(values), "Deployment", "wr-warmroute-large"), "agent")
+    assert '--default-chat-template-kwargs={"a": 1}' in agent["args"]
+    assert "--no-publish-tokenizer" not in agent["args"]
 
 
 def test_secrets_come_by_environment(render: Render, value_set: dict[str, Any]) -> None:
