@@ -142,7 +142,7 @@ class MistralText:
             if keep.side is not None or not add_special_tokens or not keep.tokens:
                 return Tokens(keep.of(ids))
             # By the tokenizer's own side BOS is always kept.
-            return Tokens(ids[:1] + Keep(keep.tokens - 1, None, keep.default_side).of(ids[1:]))
+            return Tokens([ids[0], *Keep(keep.tokens - 1, None, keep.default_side).of(ids[1:])])
         return Tokens(ids, trail_of_ids(ids, self._cache))
 
     def encode(
