@@ -26,8 +26,10 @@ from collections.abc import Sequence
 from router.index.prefix_index import PrefixIndex
 from router.index.sampling import PLACES, SAMPLES, samples_in
 
-UNKNOWN_CACHE_BLOCKS = 8_192
-"""Assumed where an engine does not say how many blocks it has."""
+UNKNOWN_CACHE_BLOCKS = 32_768
+"""Assumed where an engine does not say how many blocks it has: half a million tokens in blocks of 16, which is what a
+GPU of 80 GB has room for beside a model of 8 billion parameters. Where it has less, a conversation still goes where its
+last turn went; to assume less than it has would send it elsewhere while its blocks are there."""
 
 
 def memory_slot(slot: int) -> int:

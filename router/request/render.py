@@ -50,7 +50,39 @@ _MISSING = object()
 
 
 class _Generator(CodeGenerator):
-    """Writes `message.role` so that it is looked up in place where the message is a dict that has it."""
+    """Writes `message.role` so that it is looked up in place where the message is a dict that has it.
+
+    So is `loop.first`; and of what is only asked whether it is true, nothing is made where it is missing.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._asked: set[int] = set()
+
+    def visit_If(self, node: nodes.If, frame: Frame) -> None:  # noqa: N802
+        """Write a condition."""
+        self._asked.update(id(branch.test) for branch in (node, *node.elif_))
+        super().visit_If(node, frame)
+
+    def visit_Not(self, node: nodes.UnaryExpr, frame: Frame) -> None:  # noqa: N802
+        """Write `not a`."""
+        self._asked.add(id(node.node))
+        super().visit_Not(node, frame)
+
+    def visit_Or(self, node: nodes.BinExpr, frame: Frame) -> None:  # noqa: N802
+        """Write `a or b`: of `a` only what is true is ever seen."""
+        self._asked.update((id(node.left), id(node.right)) if id(node) in self._asked else (id(node.left),))
+        super().visit_Or(node, frame)
+
+    def visit_And(self, node: nodes.BinExpr, frame: Frame) -> None:  # noqa: N802
+        """Write `a and b`: what is not true may be seen, unless it is only asked."""
+        if id(node) in self._asked:
+            self._asked.update((id(node.left), id(node.right)))
+        super().visit_And(node, frame)
+
+    @staticmethod
+    def _loop_attribute(name: str) -> str:
+        return f"t_it.{name} if type(t_it) is LoopContext else " if name in _LOOP_ATTRIBUTES else ""
 
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802  # the name that jinja looks for
         """Write one attribute; all that is no plain key of a dict is left to the environment."""
@@ -58,9 +90,15 @@ class _Generator(CodeGenerator):
             super().visit_Getattr(node, frame)
             return
         name = repr(node.attr)
-        self.write(f"(t_it[{name}] if type(t_it := ")
-        self.visit(node.node, frame)
-        self.write(f") is dict and {name} in t_it else environment.getattr(t_it, {name}))")
+        other = f"{self._loop_attribute(node.attr)}environment.getattr(t_it, {name})"
+        if id(node) in self._asked:  # None will do for what is undefined
+            self.write(f"(t_it.get({name}) if type(t_it := ")
+            self.visit(node.node, frame)
+            self.write(f") is dict else {other})")
+        else:
+            self.write(f"(t_it[{name}] if type(t_it := ")
+            self.visit(node.node, frame)
+            self.write(f") is dict and {name} in t_it else {other})")
 
 
 class _Environment(ImmutableSandboxedEnvironment):

@@ -86,7 +86,7 @@ class TokenCache:
             return [place for place, key in enumerate(keys) if key not in self._entries]
 
     def encode(
-        self, pieces: Sequence[str], keys: Sequence[bytes], encode: Callable[[list[str]], list[list[int]]]
+        self, pieces: Sequence[str], keys: Sequence[bytes], encode: Callable[[list[str]], Sequence[Sequence[int]]]
     ) -> list[array[int]]:
         """Return the ids of pieces; those that are not known are tokenised, all in one call of `encode`.
 
@@ -99,7 +99,10 @@ class TokenCache:
         self.misses += len(missing)
         if missing:
             try:
-                fresh = [array("I", ids) for ids in encode([pieces[place] for place in missing])]
+                fresh = [
+                    ids if isinstance(ids, array) else array("I", ids)
+                    for ids in encode([pieces[place] for place in missing])
+                ]
             except OverflowError:  # ids of 2^32 and more: of no tokenizer that is in use
                 raise NotUnderstoodError(Reason.TOKENIZER_ERROR) from None
             for place, ids in zip(missing, fresh, strict=True):

@@ -34,7 +34,7 @@ class TextEncoder(Protocol):
     def normalised(self, text: str) -> str:
         """Return the text as the tokenizer sees it before it looks for special tokens."""
 
-    def encode(self, pieces: Sequence[str]) -> list[list[int]]:
+    def encode(self, pieces: Sequence[str]) -> Sequence[Sequence[int]]:
         """Return the ids of each piece, without added special tokens.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 from router.request.encoders.cutting import never_covered
 from router.request.encoders.encoder import Added, TokenizerError
 from router.request.encoders.files import read_json
+from router.request.encoders.words import table_for
 from router.request.reasons import NotUnderstoodError, Reason
 
 # The library would hand each text to threads of its own, and wait for them; prompts are read in threads already.
@@ -35,6 +37,7 @@ _LOCAL_PARTS = {
 }
 _INNER = ("normalizers", "pretokenizers", "processors")
 _PROBES = ("a", "b c")
+_SURROGATE = re.compile("[\ud800-\udfff]").search
 
 
 class HuggingFaceEncoder:
@@ -48,6 +51,10 @@ class HuggingFaceEncoder:
             description: Its `tokenizer.json`, for what the library does not tell of its parts.
         """
         self._tokenizer = tokenizer
+        added_tokens = tokenizer.get_added_tokens_decoder()
+        self.words = (
+            None if tokenizer.encode_special_tokens else table_for(description, added_tokens, self._encode_whole)
+        )
         self.added = self._find_added()
         self.sure_tokens = _sure_tokens(tokenizer, description)
 
@@ -55,9 +62,16 @@ class HuggingFaceEncoder:
         """Return the text: added tokens are looked for before it is normalised."""
         return text
 
-    def encode(self, pieces: Sequence[str]) -> list[list[int]]:
+    def encode(self, pieces: Sequence[str]) -> list[Sequence[int]]:
         """Return the ids of each piece; see `TextEncoder`."""
-        return [encoding.ids for encoding in self._encode(list(pieces), add_special_tokens=False)]
+        words = self.words
+        if words is None or not all(map(_is_text, pieces)):
+            return list(self._encode_whole(list(pieces)))
+        return [words.encode(piece) for piece in pieces]
+
+    def _encode_whole(self, pieces: list[str]) -> list[list[int]]:
+        """Return the ids of each piece by the library."""
+        return [encoding.ids for encoding in self._encode(pieces, add_special_tokens=False)]
 
     def _encode(self, texts: list[str], add_special_tokens: bool) -> list[Any]:
         try:
@@ -78,12 +92,17 @@ class HuggingFaceEncoder:
         return found.pop() if len(found) == 1 else None
 
     def _added_to(self, probe: str) -> Added | None:
-        [bare] = self.encode([probe])
+        [bare] = self._encode_whole([probe])
         whole = self._encode([probe], add_special_tokens=True)[0].ids
         places = [place for place in range(len(whole) - len(bare) + 1) if whole[place : place + len(bare)] == bare]
         if not bare or len(places) != 1:
             return None
         return Added(tuple(whole[: places[0]]), tuple(whole[places[0] + len(bare) :]))
+
+
+def _is_text(piece: str) -> bool:
+    """Whether a piece can be encoded: a lone surrogate can't, which the library says in its own way."""
+    return piece.isascii() or not _SURROGATE(piece)
 
 
 def load(folder: Path) -> tuple[HuggingFaceEncoder, dict[str, str]]:
