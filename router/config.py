@@ -143,7 +143,10 @@ class LimitsConfig(Section):
         description="seconds for one chat template that a request brought, or an agent whose lease nobody signed",
     )
     inline_body_bytes: int = Field(
-        4 * 2**10, ge=0, le=2**30, description="bodies of which more than this has to be tokenised anew are read in a worker thread"
+        4 * 2**10,
+        ge=0,
+        le=2**30,
+        description="bodies of which more than this has to be tokenised anew are read in a worker thread",
     )
     tokenize_deadline_ms: int = Field(
         3_000,
