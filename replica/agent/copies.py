@@ -10,9 +10,9 @@ pass it, removals were lost: `CopiesOverflowError`, and what the unit holds is u
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 
+from replica.agent.block_table import BlockSet
 from router.kv.events import BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.wire import Layer
 
@@ -31,15 +31,12 @@ def tier_bound(tier: Tier, num_blocks: int | None) -> int:
 
 
 class _LayerCopies:
-    """Copies within one (tier, group): a set of what is held, and a count where it is above one.
-
-    Nearly all counts are one, and a set takes less memory than a dictionary of counts.
-    """
+    """Copies within one (tier, group): a set of what is held, and a count where it is above one; nearly all are one."""
 
     __slots__ = ("extra", "held", "kind", "total")
 
     def __init__(self, kind: GroupKind) -> None:
-        self.held: set[int] = set()
+        self.held = BlockSet()
         self.extra: dict[int, int] = {}
         self.total = 0
         self.kind = kind
@@ -77,12 +74,12 @@ class Copies:
         layer.kind = event.kind
         held, extra = layer.held, layer.extra
         fresh = []
+        add = held.add
         for block in hashes:
-            if block in held:
-                extra[block] = extra.get(block, 0) + 1
-            else:
-                held.add(block)
+            if add(block):
                 fresh.append(block)
+            else:
+                extra[block] = extra.get(block, 0) + 1
         layer.total += len(hashes)
         bound = tier_bound(tier, self.num_blocks)
         if layer.total > bound:
@@ -105,9 +102,8 @@ class Copies:
                     layer.extra[block] = more - 1
                 else:
                     del layer.extra[block]
-            elif block in layer.held:
+            elif layer.held.discard(block):
                 layer.total -= 1
-                layer.held.remove(block)
                 gone.append(block)
         return gone
 
@@ -124,7 +120,7 @@ class Copies:
         """Yield the live blocks of each tier and group."""
         for (tier, group), layer in self._layers.items():
             if layer.held:
-                yield (int(tier), group, int(layer.kind), array("Q", layer.held))
+                yield (int(tier), group, int(layer.kind), layer.held.words())
 
     def _clamp(self, layer: _LayerCopies) -> None:
         self.clamped += len(layer.extra)

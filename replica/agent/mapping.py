@@ -11,9 +11,9 @@ Pages of fewer than 16 tokens (SGLang's default is one token) are told to router
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
+from replica.agent.block_table import BlockMap
 from replica.agent.copies import MAX_LAYERS, CopiesOverflowError, tier_bound
 from router.kv.events import HASH_MASK, BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.extra_keys import NO_EXTRA_KEYS, ExtraKeys, Lora
@@ -53,10 +53,10 @@ class MappedLayer:
 
     __slots__ = ("blank", "extra", "held", "kind", "named", "total")
 
-    def __init__(self, kind: GroupKind, *, grouped: bool) -> None:
-        self.held: dict[int, int] = {}
+    def __init__(self, kind: GroupKind, words: int, *, grouped: bool) -> None:
+        self.held = BlockMap(words)
         self.extra: dict[int, int] = {}
-        self.named: dict[int, int] = {} if grouped else self.held
+        self.named = BlockMap() if grouped else self.held
         self.blank = 0
         self.total = 0
         self.kind = kind
@@ -72,6 +72,8 @@ class MappedCopies:
     """
 
     grouped = False
+    words = 2
+    """Width of what names a page, in words of 64 bits: a digest."""
 
     def __init__(self, num_blocks: int | None, page_tokens: int, adapters: Mapping[str, str]) -> None:
         self.num_blocks = num_blocks
@@ -100,7 +102,7 @@ class MappedCopies:
         if layer is None:
             if len(self._layers) >= MAX_LAYERS:
                 raise CopiesOverflowError("too many tiers and cache groups")
-            layer = self._layers[(event.tier, event.group)] = MappedLayer(event.kind, grouped=self.grouped)
+            layer = self._layers[(event.tier, event.group)] = MappedLayer(event.kind, self.words, grouped=self.grouped)
         layer.kind = event.kind
         fresh = self._add(layer, event)
         self.is_naming = self.is_naming or bool(fresh)
@@ -130,8 +132,8 @@ class MappedCopies:
                     del layer.extra[block]
             elif block in layer.held:
                 layer.total -= 1
-                digest = layer.named.pop(block, None)
-                layer.held.pop(block, None)
+                digest = layer.named.pop(block)
+                layer.held.pop(block)
                 if digest:
                     gone.append(digest & HASH_MASK)
                 else:
@@ -150,22 +152,21 @@ class MappedCopies:
     def layers(self) -> Iterator[Layer]:
         """Yield the names of the live blocks of each tier and group."""
         for (tier, group), layer in self._layers.items():
-            if layer.named:
-                names = array("Q", [digest & HASH_MASK for digest in layer.named.values() if digest])
-                yield (int(tier), group, int(layer.kind), names)
+            if len(layer.named):
+                yield (int(tier), group, int(layer.kind), layer.named.low_words())
 
     def _add(self, layer: MappedLayer, event: BlockStored) -> list[int]:
         """Hold the event's pages; return the names of blocks that are new to routers."""
         held, extra = layer.held, layer.extra
-        named = [held.get(block, UNNAMED) for block in event.hashes]
-        digests = named if all(named) else self._digests(event)
+        known = [held.get(block) for block in event.hashes]
+        digests = known if all(known) else self._digests(event)
         fresh = []
         for block, digest in zip(event.hashes, digests, strict=True):
             before = held.get(block)
             if before is not None:
                 extra[block] = extra.get(block, 0) + 1
             if not before:
-                held[block] = digest
+                held.put(block, digest or UNNAMED)
                 if digest:
                     fresh.append(digest & HASH_MASK)
                     layer.blank -= before is not None

@@ -31,6 +31,7 @@ class GroupedCopies(MappedCopies):
     def __init__(self, num_blocks: int | None, page_tokens: int, adapters: Mapping[str, str]) -> None:
         super().__init__(num_blocks, page_tokens, adapters)
         self._pages = pages_per_block(page_tokens)
+        self.words = -(-(_TOKEN_BITS * page_tokens + 1 + _HASH_BITS + _PLACE_BITS) // _HASH_BITS)
 
     def _add(self, layer: MappedLayer, event: BlockStored) -> list[int]:
         held, extra, size = layer.held, layer.extra, event.block_size
@@ -49,10 +50,10 @@ class GroupedCopies(MappedCopies):
                 packed = _LOST if page is None or place < 0 else self._joined(page, place, parent)
             place = -1 if packed == _LOST else _place(packed)
             if before is None or before == _LOST:
-                held[block] = packed
+                held.put(block, packed)
                 self.unnamed += packed == _LOST and before is None
                 if place == self._pages - 1 and (digest := self._digest(block, packed, keys)):
-                    layer.named[block] = digest
+                    layer.named.put(block, digest)
                     fresh.append(digest & HASH_MASK)
             parent = block
             place = -1 if place < 0 else (place + 1) % self._pages
@@ -67,8 +68,8 @@ class GroupedCopies(MappedCopies):
 
     def _packed(self, block: int) -> int:
         for layer in self._layers.values():
-            packed = layer.held.get(block, _LOST)
-            if packed != _LOST:
+            packed = layer.held.get(block)
+            if packed is not None and packed != _LOST:
                 return packed
         return _LOST
 
