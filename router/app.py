@@ -74,6 +74,8 @@ class App:
             prefill_tokens_per_s=config.placement.prefill_tokens_per_s,
             eject_after=config.retry.eject_after,
             eject_s=config.retry.eject_s,
+            eject_max_s=config.retry.eject_max_s,
+            max_in_flight=config.limits.max_in_flight,
             on_unit_withdrawn=self._forget_unit,
             on_replica_returned=self._forget_sent,
             on_cache_voided=self._forget_blocks,
@@ -187,7 +189,11 @@ class App:
         self.texts.take_over(staged, gone)
         placement, retry = config.placement, config.retry
         self.fleet.configure(
-            prefill_tokens_per_s=placement.prefill_tokens_per_s, eject_after=retry.eject_after, eject_s=retry.eject_s
+            prefill_tokens_per_s=placement.prefill_tokens_per_s,
+            eject_after=retry.eject_after,
+            eject_s=retry.eject_s,
+            eject_max_s=retry.eject_max_s,
+            max_in_flight=config.limits.max_in_flight,
         )
         self.placer.configure(placement, _trace_of(config))
         self.proving.event_lag_s = placement.event_lag_s

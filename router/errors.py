@@ -8,8 +8,8 @@
     |   |   InvalidApiKeyError, RateLimitedError, TenantQueueFullError, PriorityRefusedError, AmbiguousBodyError,
     |   |   CacheSaltRefusedError, IsolationUnsupportedError, UnsupportedEncodingError
     |-- ServiceError               the fleet or the router can't serve it now (5xx)
-        |-- NoReplicaError, QueueFullError, QueueTimeoutError, OverloadedError, DrainingError, ConnectError,
-            UpstreamBrokenError, UpstreamTimeoutError
+        |-- NoReplicaError (NoRoomError), QueueFullError, QueueTimeoutError, OverloadedError, DrainingError,
+            ConnectError, UpstreamBrokenError, UpstreamTimeoutError
 
 `code` is stable and documented in README.md; a test fails when one is not. An engine's own error is not here: it passes
 through as it is.
@@ -206,6 +206,12 @@ class NoReplicaError(ServiceError):
 
     code = "no_replica_available"
     safe_to_retry = True
+
+
+class NoRoomError(NoReplicaError):
+    """All replicas that could take the request have `limits.max_in_flight` requests; only `/admin/explain` says so."""
+
+    code = "replicas_full"
 
 
 class QueueFullError(ServiceError):

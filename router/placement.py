@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from router.config import PlacementConfig
-from router.errors import NoReplicaError
+from router.errors import NoReplicaError, NoRoomError
 from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
 from router.fleet.ledger import Reservation
@@ -48,6 +48,8 @@ class Placement:
     record: Record | None = None
     """What is known of predictions of its kind there; None where none is made from reports."""
     evidence: Evidence | None = None
+    is_probe: bool = False
+    """It shows whether a replica that was ejected is back."""
     first_token_seen: bool = False
     finished: bool = False
 
@@ -110,7 +112,7 @@ class Placer:
         self._profile.took(pick)
         winner = pick.winner.candidate
         unit = survey.units[winner.unit_id]
-        self._fleet.probed(unit.replica, now_s)
+        is_probe = self._fleet.probed(unit.replica, now_s)
         chain = survey.chains.get(winner.unit_id, [])
         doubted = winner.unit_id in survey.doubted
         held_blocks = survey.held_blocks[winner.unit_id]
@@ -129,7 +131,7 @@ class Placer:
         if self._trace is not None and unit.scheme is not None:
             decision.trace = self._trace(prompt, chain, unit.scheme.block_size)
         return Placement(
-            request_id, decision, unit.replica, unit, chain, reservation, expected, doubted, record, evidence
+            request_id, decision, unit.replica, unit, chain, reservation, expected, doubted, record, evidence, is_probe
         )
 
     def explain(self, prompt: Prompt, now_s: float, request_id: str = "") -> Decision:
@@ -155,6 +157,8 @@ class Placer:
         placement.finished = True
         placement.decision.outcome = outcome
         placement.unit.in_flight.release(placement.reservation, now_s)
+        if placement.is_probe:
+            self._fleet.probe_ended(placement.replica, now_s)
         if not placement.first_token_seen:
             if outcome.status in SUCCESS and outcome.error is None and not outcome.aborted:
                 self._learned(placement, now_s)
@@ -189,7 +193,8 @@ class Placer:
         if not survey.candidates:
             why = ", ".join(sorted(set(survey.removed.values()))) or "the fleet is empty"
             message = f"no replica can take a request for this model now ({why}); try again"
-            raise NoReplicaError(message, retry_after_s=1)
+            error = NoRoomError if "full" in survey.removed.values() else NoReplicaError
+            raise error(message, retry_after_s=1)
         choice = Choice(survey.owner_key, survey.ring, self._config.tie_tokens, self._rng)
         return survey, self._profile.decide(survey.candidates, choice)
 

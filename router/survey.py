@@ -105,16 +105,26 @@ class Surveyor:
         """
         view = self._view(prompt.model)
         survey = Survey([], view.ring)
+        limit = self._fleet.max_in_flight
         for replica in view.replicas:
-            why = objection(Standing(replica.state(now_s), replica.replica_id in excluded))
+            full = limit > 0 and replica.requests >= limit
+            why = objection(Standing(replica.state(now_s), replica.replica_id in excluded, full))
             if why is not None:
                 survey.removed[replica.replica_id] = why
-        if len(survey.removed) == len(view.replicas):
-            # An ejection says that others are better. Where there are no others, it would only add to an outage.
-            survey.removed = {name: why for name, why in survey.removed.items() if why != ReplicaState.EJECTED}
+        if len(survey.removed) == len(view.replicas) and "full" not in survey.removed.values():
+            self._take_ejected(view, survey, limit)
         for family in view.families:
             self._add_family(survey, prompt, family, now_s)
         return survey
+
+    def _take_ejected(self, view: _View, survey: Survey, limit: int) -> None:
+        """An ejection says that others are better. Where there are no others, it would only add to an outage."""
+        for replica in view.replicas:
+            if survey.removed[replica.replica_id] == ReplicaState.EJECTED:
+                if limit and replica.requests >= limit:
+                    survey.removed[replica.replica_id] = "full"
+                else:
+                    del survey.removed[replica.replica_id]
 
     def _view(self, model: str | None) -> _View:
         view = self._views.get(model)

@@ -22,7 +22,9 @@ class Fleet:
     Args:
         prefill_tokens_per_s: Speed assumed for a new unit.
         eject_after: Failures in a row that eject a replica.
-        eject_s: Seconds it is then left alone.
+        eject_s: Seconds it is then left alone; doubled by each probe request that fails.
+        eject_max_s: But never more than this, or `eject_s` if that is more.
+        max_in_flight: Requests that a replica may have at once; 0: any number.
         on_unit_withdrawn: Called with a unit that left, before its slot is free for another.
         on_replica_returned: Called with a replica that passes a probe after it was down: it may have restarted.
         on_cache_voided: Called with a unit whose cache is not the one that it reported.
@@ -34,6 +36,8 @@ class Fleet:
         prefill_tokens_per_s: float = 8_000.0,
         eject_after: int = 3,
         eject_s: float = 10.0,
+        eject_max_s: float = 60.0,
+        max_in_flight: int = 0,
         on_unit_withdrawn: Callable[[Unit], None] | None = None,
         on_replica_returned: Callable[[Replica], None] | None = None,
         on_cache_voided: Callable[[Unit], None] | None = None,
@@ -41,6 +45,8 @@ class Fleet:
         self._prefill_tokens_per_s = prefill_tokens_per_s
         self._eject_after = eject_after
         self._eject_s = eject_s
+        self._eject_max_s = max(eject_s, eject_max_s)
+        self.max_in_flight = max_in_flight
         self._on_unit_withdrawn = on_unit_withdrawn
         self._on_replica_returned = on_replica_returned
         self._on_cache_voided = on_cache_voided
@@ -52,11 +58,15 @@ class Fleet:
         self.version = 0
         """Grows with every change of members, the models they serve or their schemes."""
 
-    def configure(self, *, prefill_tokens_per_s: float, eject_after: int, eject_s: float) -> None:
+    def configure(
+        self, *, prefill_tokens_per_s: float, eject_after: int, eject_s: float, eject_max_s: float, max_in_flight: int
+    ) -> None:
         """Take over other settings: for units that are new, and for failures, from now on."""
         self._prefill_tokens_per_s = prefill_tokens_per_s
         self._eject_after = eject_after
         self._eject_s = eject_s
+        self._eject_max_s = max(eject_s, eject_max_s)
+        self.max_in_flight = max_in_flight
 
     @property
     def replicas(self) -> Mapping[str, Replica]:
@@ -156,7 +166,13 @@ class Fleet:
         if replica.failures_in_a_row < self._eject_after:
             return False
         newly = replica.ejected_until_s is None
-        replica.ejected_until_s = now_s + self._eject_s
+        if newly:
+            replica.ejected_for_s = self._eject_s
+        elif replica.probe_until_s is not None:
+            replica.ejected_for_s = min(self._eject_max_s, 2 * replica.ejected_for_s)
+        # Else one of those that were on their way when it was ejected.
+        replica.probe_until_s = None
+        replica.ejected_until_s = now_s + replica.ejected_for_s
         replica.ejections += newly
         return newly
 
@@ -165,13 +181,25 @@ class Fleet:
         replica = self._replicas.get(replica_id)
         if replica is not None:
             replica.failures_in_a_row = 0
-            replica.ejected_until_s = None
+            replica.ejected_until_s = replica.probe_until_s = None
             replica.refused_connections = False
 
-    def probed(self, replica: Replica, now_s: float) -> None:
-        """A request was placed on a replica whose ejection ran out: it is the only probe until the next is due."""
-        if replica.ejected_until_s is not None:
-            replica.ejected_until_s = now_s + self._eject_s
+    def probed(self, replica: Replica, now_s: float) -> bool:
+        """A request was placed: tell whether it is the probe of a replica whose ejection ran out.
+
+        It is the only one until it has failed or succeeded: a replica that accepts and never answers holds up one
+        request, and not one every few seconds. A long answer is no sign either way, so after a time there is another.
+        """
+        if replica.ejected_until_s is None or now_s < replica.ejected_until_s:
+            return False
+        replica.probe_until_s = replica.ejected_until_s = now_s + self._eject_max_s
+        return True
+
+    def probe_ended(self, replica: Replica, now_s: float) -> None:
+        """A probe ended. Where that showed nothing (its client left), the next request is one."""
+        if replica.probe_until_s is not None:
+            replica.probe_until_s = None
+            replica.ejected_until_s = now_s
 
     def model_names(self) -> list[str]:
         """Every name that some replica serves, sorted."""

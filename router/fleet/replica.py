@@ -59,6 +59,10 @@ class Replica:
     down_reason: str | None = None
     failures_in_a_row: int = 0
     ejected_until_s: float | None = None
+    ejected_for_s: float = 0.0
+    """Its last pause: the next is twice as long if the probe after it fails."""
+    probe_until_s: float | None = None
+    """Set while one request probes it after a pause."""
     ejections: int = 0
     refused_connections: bool = False
     """Its last failure was that it could not be connected to: a probe that passes shows that this is over."""
@@ -72,6 +76,11 @@ class Replica:
     def asked_model(self, name: str | None) -> str:
         """Return the model that a request is for: the one it names, else the one that the engine takes by default."""
         return name if name is not None else next(iter(self.models), "")
+
+    @property
+    def requests(self) -> int:
+        """Requests placed here that have not ended."""
+        return sum(unit.in_flight.requests for unit in self.units)
 
     def state(self, now_s: float) -> ReplicaState:
         """Tell whether it may take a request at `now_s`.

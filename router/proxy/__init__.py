@@ -19,6 +19,11 @@ replies.py            answers of the router's own
 models.py             GET /v1/models from what the fleet serves
 forward.py            Forwarder: read, place, send, stream, account
 forwarding.py         one request on its way
+placing.py            where it goes: chosen, tried again, queued
+waiting.py            requests that wait for a replica with room
+retries.py            what is tried again, and what is not
+tenancy.py            whose request it is, and what its body and head become for it
+accounts.py           what one request of a tenant's may use, and has used
 hop_by_hop.py         which headers cross the router, and which it sets
 pool.py               connections to engines
 engine_connection.py  one connection to an engine

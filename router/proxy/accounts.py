@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from router.request.auth.tenants import Tenant
 from router.request.prompt import Kind, Prompt
 from router.scheduling.decision import Outcome
 
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+_EVENT_END = re.compile(rb"\n\r?\n")
 
 
 class TenantRequest:
@@ -55,6 +56,11 @@ class TenantRequest:
     def name(self) -> str:
         """The tenant's name."""
         return self.tenant.name
+
+    @property
+    def weight(self) -> float:
+        """The tenant's share of the queue."""
+        return self.tenant.weight
 
     @property
     def tells_cached(self) -> bool:
@@ -118,13 +124,20 @@ class EventTap(UsageTap):
         events: So far.
     """
 
-    __slots__ = ("events",)
+    __slots__ = ("_end", "events")
 
     def __init__(self) -> None:
         super().__init__()
         self.events = 0
+        self._end = b""
+        """The last bytes, which may be the beginning of an event's end."""
 
     def feed(self, data: bytes) -> None:
         """Look at the next bytes of the body."""
-        self.events += sum(data.count(end) for end in _EVENT_ENDS)
+        text = self._end + data if self._end else data
+        counted = 0
+        for end in _EVENT_END.finditer(text):
+            self.events += 1
+            counted = end.end()
+        self._end = text[max(counted, len(text) - 2) :]
         super().feed(data)

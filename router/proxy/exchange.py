@@ -41,6 +41,18 @@ class Account(Protocol):
         """The tenant's name."""
 
     @property
+    def weight(self) -> float:
+        """The tenant's share of the queue."""
+
+    @property
+    def priority(self) -> int:
+        """Of this request, once it was read; lower goes first."""
+
+    @property
+    def cost_tokens(self) -> int:
+        """What it will take of an engine, once it was read, by estimate."""
+
+    @property
     def tells_cached(self) -> bool:
         """Whether its answers may tell what is cached."""
 

@@ -19,9 +19,11 @@ from router.proxy.prompts import Prompts
 from router.proxy.reading import PromptReading
 from router.proxy.remote_reading import RemoteReading
 from router.proxy.seams import Health, Places, Reader, Records
+from router.proxy.waiting import Waiting
 from router.request.prompt import Prompt
 from router.request.remote import RemoteTokenizer
 from router.request.token_cache import TokenCache
+from router.scheduling.retry_budget import RetryBudget
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +69,12 @@ class Forwarder:
         asking = RemoteReading(loop, remote, fleet, reading, recorder, limits, token_cache) if remote else None
         self.prompts = Prompts(reader, reading, asking, limits.inline_body_bytes, client_templates)
         self.running: set[Forwarding] = set()
+        self.begun = 0
+        """Requests so far."""
+        self._retries = RetryBudget(retry.budget_share, retry.budget_reserve)
+        self.waiting: Waiting | None = None
+        """None while replicas have no limit (`limits.max_in_flight`): nothing is asked for then."""
+        self._configure_waiting(limits)
 
     def configure(
         self, *, limits: LimitsConfig, retry: RetryConfig, timeouts: TimeoutsConfig, client_templates: bool
@@ -77,6 +85,20 @@ class Forwarder:
         self.refusal_statuses = frozenset(retry.refusal_statuses)
         self.timeouts = timeouts
         self.prompts.configure(limits, client_templates=client_templates)
+        self._retries.share, self._retries.reserve = retry.budget_share, retry.budget_reserve
+        self._configure_waiting(limits)
+
+    def _configure_waiting(self, limits: LimitsConfig) -> None:
+        if self.waiting is not None:
+            self.waiting.configure(limits.queue_requests, self.timeouts.queue_s)
+        elif limits.max_in_flight:
+            self.waiting = Waiting(
+                self.loop, self.deadlines, self.recorder, limits.queue_requests, self.timeouts.queue_s
+            )
+
+    def may_retry(self) -> bool:
+        """Use one of the retries that are left (`retry.budget_share`)."""
+        return self._retries.take(self.begun, time.monotonic())
 
     def place(self, prompt: Prompt, request_id: str, tried: Collection[str]) -> Placement:
         """Choose a replica that was not tried, reserve there, and record it.
@@ -98,6 +120,7 @@ class Forwarder:
 
     def forward(self, exchange: Exchange) -> None:
         """Take an exchange; it is answered, whatever happens."""
+        self.begun += 1
         Forwarding(self, exchange).begin()
 
     def close(self) -> None:

@@ -1,20 +1,7 @@
 """One request on its way: read, place, send, stream, account. Callbacks all along: no task waits for it, but where
 a replica must be asked for the prompt's tokens (`remote_reading`).
 
-What is tried again, and what is not:
-
-1. No connection to the replica: nothing was sent. Another replica is chosen, up to `retry.attempts` in all.
-2. A connection that had served before closed within `STALE_S` with nothing received: the engine had closed it when the
-   request left. Once, on a new connection to the same replica.
-3. The engine's answer says that it refused the request (`retry.refusal_statuses`): another replica is chosen as in 1;
-   where there is none, this answer passes.
-4. The connection breaks before an answer began, and the operator allows that prompts are generated twice
-   (`retry.broken`): another replica is chosen as in 1.
-5. Anything else may have been generated already, so it is not sent twice: 502, 504, or the engine's own answer.
-
-What counts against a replica (`Fleet.failed`): 1, an answer that breaks off, no answer in time, and the engine's own
-502, 503 and 504. Any other answer, a 4xx or a 500 too, counts for it: the request may be what was wrong. A client that
-leaves counts neither way.
+What is tried again is in `retries`.
 """
 
 from __future__ import annotations
@@ -23,16 +10,23 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from router.errors import ConnectError, NoReplicaError, UpstreamBrokenError, UpstreamTimeoutError, WarmrouteError
+from router.errors import (
+    QueueTimeoutError,
+    UpstreamBrokenError,
+    UpstreamTimeoutError,
+    WarmrouteError,
+)
 from router.placement import Placement
 from router.proxy.answer_head import AnswerHead
 from router.proxy.deadlines import NEVER
 from router.proxy.engine_connection import EngineConnection, Failure
 from router.proxy.exchange import Exchange, Framing
 from router.proxy.hop_by_hop import authority_of, engine_head
+from router.proxy.placing import Placing
 from router.proxy.pool import Connecting
 from router.proxy.prompts import Cancellable
-from router.proxy.replies import broken_off, facts_of, not_connected, placement_headers, reply_error
+from router.proxy.replies import facts_of, placement_headers, reply_error
+from router.proxy.retries import FAILURE_STATUSES, STALE_S
 from router.proxy.usage import UsageTap
 from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
@@ -40,60 +34,39 @@ from router.scheduling.decision import Outcome
 if TYPE_CHECKING:
     from router.proxy.forward import Forwarder
 
-STALE_S = 0.1
-"""A close that comes later than this after the request was sent is not taken for an old connection's: by then the
-engine may have been at work on it."""
-FAILURE_STATUSES = frozenset((502, 503, 504))
-
 _log = logging.getLogger(__name__)
 
 
-class Forwarding:
+class Forwarding(Placing):
     """See the module. It is the exchange's listener, the engine connection's sink, and has the request's deadline."""
 
     __slots__ = (
-        "_account",
         "_answered",
-        "_broken",
         "_chunked",
         "_closed",
         "_connecting",
         "_connection",
         "_decoding",
         "_ended_placement",
-        "_exchange",
         "_fleet",
-        "_forwarder",
-        "_placement",
-        "_prompt",
         "_prompting",
         "_sent_s",
         "_stale_tried",
         "_started_s",
         "_status",
         "_tap",
-        "_total_deadline_s",
-        "_tried",
         "_ttft_s",
-        "deadline_s",
     )
 
     def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
-        self._forwarder = forwarder
-        self._exchange = exchange
-        self._account = exchange.request.account
+        super().__init__(forwarder, exchange)
         self._fleet = forwarder.fleet
         self._started_s = exchange.request.arrived_s
-        self._total_deadline_s = self._started_s + forwarder.timeouts.total_s
-        self._prompt: Prompt | None = None
         self._prompting: Cancellable | None = None
-        self._placement: Placement | None = None
         self._ended_placement: Placement | None = None
         self._connecting: Connecting | None = None
         self._connection: EngineConnection | None = None
-        self._tried: list[str] = []
         self._stale_tried = False
-        self._broken = False
         self._sent_s = 0.0
         self._status: int | None = None
         self._answered = False
@@ -102,7 +75,6 @@ class Forwarding:
         self._closed = False
         self._tap: UsageTap | None = None
         self._ttft_s: float | None = None
-        self.deadline_s = NEVER
 
     def begin(self) -> None:
         """Get the prompt."""
@@ -132,20 +104,6 @@ class Forwarding:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def _place(self) -> None:
-        forwarder, prompt = self._forwarder, self._prompt
-        assert prompt is not None  # noqa: S101 - for the type alone: it was just read
-        try:
-            self._placement = placement = forwarder.place(prompt, self._exchange.request.request_id, self._tried)
-        except NoReplicaError as error:
-            self._refuse(self._none_took_it() if self._tried else error)
-        except WarmrouteError as error:
-            self._refuse(error)
-        except Exception:
-            self._fail_inside("placing")
-        else:
-            self._reach(placement)
-
     def _reach(self, placement: Placement) -> None:
         connection = self._forwarder.pool.take(placement.replica.address)
         if connection is not None:
@@ -169,23 +127,7 @@ class Forwarding:
 
     def _connect_failed(self, error: OSError) -> None:
         self._connecting = None
-        self._count_failure(refused_connection=True)
-        self._place_elsewhere(ConnectError.code)
-
-    def _place_elsewhere(self, code: str) -> None:
-        """Leave this replica, of which `code` tells what it failed by, and try another, if any attempt is left."""
-        placement = self._placement
-        assert placement is not None  # noqa: S101 - for the type alone: it was placed there
-        self._finish_placement(self._outcome(None, code))
-        self._tried.append(placement.replica.replica_id)
-        if len(self._tried) >= self._forwarder.attempts:
-            self._refuse(self._none_took_it())
-            return
-        self._forwarder.recorder.retried(code)
-        self._place()
-
-    def _none_took_it(self) -> WarmrouteError:
-        return broken_off() if self._broken else not_connected(len(self._tried))
+        self._connect_failure()
 
     def _send(self, connection: EngineConnection) -> None:
         self._connecting = None
@@ -224,24 +166,6 @@ class Forwarding:
         headers = [*head.headers, *placement_headers(exchange.request, placement)]
         exchange.start(head.status, head.reason, headers, framing, more=more, lines=head.lines)
         exchange.release_body()
-
-    def _go_elsewhere(self, refused: Placement, status: int) -> bool:
-        """Try another replica after one refused; False when there is none, or were enough tries."""
-        forwarder, prompt = self._forwarder, self._prompt
-        tried = [*self._tried, refused.replica.replica_id]
-        if prompt is None or len(tried) >= forwarder.attempts:
-            return False
-        try:
-            placement = forwarder.place(prompt, self._exchange.request.request_id, tried)
-        except WarmrouteError:
-            return False
-        self._drop_upstream()
-        self._finish_placement(self._outcome(status, None))
-        self._tried = tried
-        self._placement = placement
-        forwarder.recorder.retried("refused")
-        self._reach(placement)
-        return True
 
     def answer_decoded(self, piece: bytes) -> None:
         """A piece of a chunked body."""
@@ -326,6 +250,8 @@ class Forwarding:
         if self._answered:
             self._close(self._outcome(self._status, UpstreamTimeoutError.code))
             self._exchange.abort()
+        elif self._ticket is not None:
+            self._refuse(QueueTimeoutError("no replica had room in time", retry_after_s=1))
         else:
             self._refuse(UpstreamTimeoutError("the replica did not answer in time"))
 
@@ -339,16 +265,11 @@ class Forwarding:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _count_failure(self, *, refused_connection: bool = False) -> None:
-        if self._placement is not None:
-            self._forwarder.count_failure(self._placement.replica, refused_connection=refused_connection)
-
     def _fail_inside(self, doing: str, error: BaseException | None = None) -> None:
         _log.error("internal error while %s", doing, exc_info=error or True)
         self._refuse(WarmrouteError("internal error; the router's log has it"))
 
     def _refuse(self, error: WarmrouteError) -> None:
-        """No engine answers this: an error of the router's own does."""
         if self._closed:
             return
         self._finish_placement(self._outcome(None, error.code))
@@ -373,6 +294,8 @@ class Forwarding:
         if placement is not None:
             self._ended_placement = placement
             self._forwarder.placer.finish(placement, time.monotonic(), outcome)
+            if self._forwarder.waiting is not None:
+                self._forwarder.waiting.room_made()
 
     def _close(self, outcome: Outcome) -> None:
         """Account for the request, once, however it ended."""
@@ -383,6 +306,8 @@ class Forwarding:
         if self._prompting is not None:
             self._prompting.cancel()
             self._prompting = None
+        if self._ticket is not None and self._forwarder.waiting is not None:
+            self._forwarder.waiting.leave(self._ticket)
         self._exchange.listener = None  # or the two keep each other alive until the garbage collector comes
         forwarder, prompt = self._forwarder, self._prompt
         # What was placed last, though it ended already: an operator looks for the replica that broke.

@@ -16,10 +16,12 @@ class Standing:
     Attributes:
         state: `ready`, `draining`, `ejected` or `down`.
         tried: It was tried for this request and failed.
+        full: It has `limits.max_in_flight` requests.
     """
 
     state: str
     tried: bool
+    full: bool = False
 
 
 def tried(standing: Standing) -> bool:
@@ -32,7 +34,12 @@ def ready(standing: Standing) -> bool:
     return standing.state == "ready"
 
 
-FILTERS: dict[str, Callable[[Standing], bool]] = {"tried": tried, "ready": ready}
+def full(standing: Standing) -> bool:
+    """Keep replicas that have room."""
+    return not standing.full
+
+
+FILTERS: dict[str, Callable[[Standing], bool]] = {"tried": tried, "ready": ready, "full": full}
 
 
 def objection(standing: Standing) -> str | None:

@@ -72,7 +72,7 @@ def test_three_failures_in_a_row_eject_and_one_good_answer_resets() -> None:
 
 
 def test_an_ejected_replica_gets_one_probe_at_a_time() -> None:
-    """When its time is over one request may try it; the next only eject_s later, or when the probe was good."""
+    """When its time is over one request may try it; the next when the probe has ended, or much later."""
     fleet = Fleet(eject_after=1, eject_s=10)
     replica = fleet.announce(facts(), 0.0)
     fleet.failed("r0", 0.0)
@@ -148,3 +148,42 @@ def test_a_probe_that_passes_ends_an_ejection_for_refused_connections_alone() ->
     fleet.failed("r0", 1.0)
     fleet.mark_up("r0")
     assert replica.state(2.0) is ReplicaState.EJECTED
+
+
+def test_each_probe_that_fails_doubles_the_pause() -> None:
+    """Up to the longest; a good one begins anew. Failures of requests that were on their way do not count."""
+    fleet = Fleet(eject_after=1, eject_s=10, eject_max_s=60)
+    replica = fleet.announce(facts(), 0.0)
+    now_s, pauses = 0.0, []
+    fleet.failed("r0", now_s)
+    fleet.failed("r0", now_s)
+    for _ in range(5):
+        pauses.append(replica.ejected_until_s - now_s)
+        now_s = replica.ejected_until_s
+        assert fleet.probed(replica, now_s)
+        fleet.failed("r0", now_s)
+    assert pauses == [10, 20, 40, 60, 60]
+    fleet.succeeded("r0")
+    fleet.failed("r0", now_s)
+    assert replica.ejected_until_s == now_s + 10
+
+
+def test_a_probe_that_hangs_is_the_only_one() -> None:
+    """Until the longest pause is over: it is one client's request."""
+    fleet = Fleet(eject_after=1, eject_s=10, eject_max_s=60)
+    replica = fleet.announce(facts(), 0.0)
+    fleet.failed("r0", 0.0)
+    assert fleet.probed(replica, 10.0)
+    assert replica.state(60.0) is ReplicaState.EJECTED
+    assert replica.state(70.0) is ReplicaState.READY
+
+
+def test_a_probe_whose_client_left_shows_nothing() -> None:
+    """The next request is one at once."""
+    fleet = Fleet(eject_after=1, eject_s=10)
+    replica = fleet.announce(facts(), 0.0)
+    fleet.failed("r0", 0.0)
+    assert fleet.probed(replica, 10.0)
+    fleet.probe_ended(replica, 12.0)
+    assert replica.state(12.0) is ReplicaState.READY
+    assert fleet.probed(replica, 12.0)

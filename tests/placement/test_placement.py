@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router.config import PlacementConfig
-from router.errors import ModelNotFoundError, NoReplicaError
+from router.errors import ModelNotFoundError, NoReplicaError, NoRoomError
 from router.fleet.facts import EngineLoad, ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.index.approximate import ApproximateMemory
@@ -312,3 +312,39 @@ def test_an_ejected_fleet_is_better_than_none() -> None:
     assert house.placer.explain(prompt(), 1.0).winner in ("r0/0", "r1/0")
     house.fleet.mark_down("r0", "probes fail")
     assert house.placer.explain(prompt(), 1.0).winner == "r1/0"
+
+
+def test_a_full_replica_is_left_out_and_full_ones_are_told_apart_from_none() -> None:
+    """`limits.max_in_flight`: whoever finds no room may wait for it."""
+    house = House(replicas=2)
+    house.fleet.max_in_flight = 1
+    house.holds("r0", prompt(), 5)
+    first, second = (house.placer.place(prompt(), name, 0.0) for name in "ab")
+    assert (first.replica.replica_id, second.replica.replica_id) == ("r0", "r1")
+    assert second.decision.removed == {"r0": "full"}
+    with pytest.raises(NoRoomError):
+        house.placer.place(prompt(), "c", 0.0)
+    house.placer.finish(first, 1.0, done())
+    assert house.placer.place(prompt(), "d", 1.0).replica.replica_id == "r0"
+
+
+def test_an_ejected_replica_is_not_taken_while_others_are_only_full() -> None:
+    """There are others: they will have room."""
+    house = House(replicas=2)
+    house.fleet.max_in_flight = 1
+    for _ in range(3):
+        house.fleet.failed("r1", 0.0)
+    house.placer.place(prompt(), "a", 0.0)
+    with pytest.raises(NoRoomError):
+        house.placer.place(prompt(), "b", 0.0)
+
+
+def test_an_ejected_fleet_has_no_more_room_than_another() -> None:
+    """Used for want of others, and within the limit."""
+    house = House(replicas=1)
+    house.fleet.max_in_flight = 1
+    for _ in range(3):
+        house.fleet.failed("r0", 0.0)
+    house.placer.place(prompt(), "a", 0.0)
+    with pytest.raises(NoRoomError):
+        house.placer.place(prompt(), "b", 0.0)

@@ -313,7 +313,8 @@ async def harness() -> AsyncIterator[Callable[..., Awaitable[Harness]]]:
     async def make(*engines: Engine, admin_handoff: Any = None, remote: Any = None, **settings: Any) -> Harness:
         least = {"models": [{"name": "tiny"}], "replicas": [{"url": "http://127.0.0.1:1"}], "listen": "127.0.0.1:0"}
         config = RouterConfig.model_validate(least | settings)
-        fleet = Fleet(eject_after=config.retry.eject_after, eject_s=config.retry.eject_s)
+        retry, limits = config.retry, config.limits
+        fleet = Fleet(eject_after=retry.eject_after, eject_s=retry.eject_s, max_in_flight=limits.max_in_flight)
         index = PrefixIndex()
         placer = Placer(
             fleet, index, ExpectedBlocks(), ApproximateMemory(index), config.placement, random.Random(1), time.time
