@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
@@ -34,6 +35,8 @@ from router.proxy.listening import Listening, bind, url_of
 from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.request.text import Text
+from router.seat import Seat
+from router.siblings import Siblings
 from router.telemetry.access_log import AccessLog
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
@@ -48,6 +51,8 @@ LOG = logging.getLogger("warmroute.app")
 SWEEP_EVERY_S = 0.05
 FIRST_ROUND_S = 30.0
 """A router that starts waits this long for what its feeds know; then it serves with what it has."""
+FIRST_FLEET_S = 5.0
+"""And before it listens, this long for the replicas of its configuration to be known."""
 FEED_RESTART_S = 1.0
 Trace = Callable[[Prompt, Sequence[int], int], dict[str, Any] | None]
 Bound = TypeVar("Bound")
@@ -59,9 +64,11 @@ class App:
     Args:
         config: Checked already.
         texts: What the configuration's models need, loaded.
+        seat: Its place among workers that serve one address together; None: it is the only process.
     """
 
-    def __init__(self, config: RouterConfig, texts: ModelTexts) -> None:
+    def __init__(self, config: RouterConfig, texts: ModelTexts, seat: Seat | None = None) -> None:
+        self._seat = seat
         self.config = config
         self.clock = time.monotonic
         self._tls = contexts_of(config)
@@ -150,7 +157,11 @@ class App:
         self._keep("feeds", self.feeds.run)
         self._keep("index sweep", self._sweep)
         self._keep("proving", self._judge)
+        if self._seat is not None:
+            self._keep("siblings", Siblings(self.fleet, self._seat.load, self.clock).run)
         try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.feeds.begun.wait(), FIRST_FLEET_S)
             return await self._listen()
         except BaseException:
             await self.close()
@@ -225,6 +236,15 @@ class App:
         needs_restart = len(self.report.needs_restart)
         self.metrics.config_loaded(self.report.digest, self.report.loaded_unix_s, needs_restart)
 
+    async def cover(self, sockets: Sequence[socket.socket], *, covers: bool) -> None:
+        """Accept from another worker's sockets too, or no more."""
+        if self._data_plane is None or self._data_plane.listening is None:
+            return
+        if covers:
+            await self._data_plane.listening.accept_from(sockets)
+        else:
+            await self._data_plane.listening.leave(sockets)
+
     async def drain(self) -> None:
         """Stop taking traffic, let what runs finish, then close everything.
 
@@ -253,13 +273,15 @@ class App:
         await asyncio.to_thread(self._access_log.close)
 
     async def _listen(self) -> dict[str, str]:
-        runner = AdminRunner(build_admin(self._admin))
+        seat, loop = self._seat, asyncio.get_running_loop()
+        runner = AdminRunner(build_admin(self._admin, is_private=seat is not None))
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
         host, _ = split_address(self.config.listen)
         shares_port = self.config.admin.listen is None and (is_loopback(host) or self.config.admin.token is not None)
-        take_over = runner.take_over if shares_port else None
-        loop = asyncio.get_running_loop()
+        take_over = None
+        if shares_port:
+            take_over = runner.take_over if seat is None else seat.admin_handoff
         session = open_session(self.config.timeouts.upstream_idle_s)
         self._closing.push_async_callback(session.close)
         self._data_plane = DataPlane(
@@ -275,8 +297,13 @@ class App:
             tls=self._tls.engines,
         )
         data_plane, tls = self._data_plane, self._tls
-        [url, *_] = await _bound("listen", self.config.listen, lambda: data_plane.start(None, tls.clients))
-        if self.config.admin.listen is None:
+        own = None if seat is None else seat.sockets
+        [url, *_] = await _bound("listen", self.config.listen, lambda: data_plane.start(own, tls.clients))
+        if seat is not None:
+            seat.admin_path.unlink(missing_ok=True)
+            server = await loop.create_unix_server(runner.protocol, str(seat.admin_path))
+            self._closing.callback(server.close)
+        if seat is not None or self.config.admin.listen is None:
             return {"ready": "router", "http": url, "admin": url}
         admin_url = await _bound("admin.listen", self.config.admin.listen, lambda: self._listen_admin(runner))
         return {"ready": "router", "http": url, "admin": admin_url}

@@ -299,6 +299,13 @@ class RouterConfig(Section):
 
     listen: str = Field("127.0.0.1:8080", description="HOST:PORT for clients; port 0: any free one")
     tls: ListenTlsConfig | None = Field(None)
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="processes that serve `listen` together; each has an index of its own, so that memory and reads "
+        "from Redis multiply",
+    )
     models: tuple[ModelConfig, ...] = Field(min_length=1)
     replicas: tuple[ReplicaConfig, ...] = Field(())
     redis: RedisConfig | None = Field(None)

@@ -67,3 +67,22 @@ async def watch(
             known = now
             await changed()
         seen = now
+
+
+async def follow(
+    files: Callable[[], list[Path]],
+    reload: Callable[[], Awaitable[None]],
+    asked: asyncio.Event,
+    known: Mapping[Path, str],
+) -> None:
+    """Call `reload` when a file has changed (see `watch`) and whenever `asked` is set, until cancelled."""
+
+    async def when_asked() -> None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            await reload()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch(files, reload, known))
+        group.create_task(when_asked())

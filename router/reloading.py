@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from router.app import App
@@ -27,11 +27,15 @@ class Reloader:
     Args:
         path: The configuration's file.
         app: Which serves by it.
+        adapted: Makes of a configuration what this process serves by: one of several workers gets a share.
     """
 
-    def __init__(self, path: Path, app: App) -> None:
+    def __init__(
+        self, path: Path, app: App, adapted: Callable[[RouterConfig], RouterConfig] = lambda config: config
+    ) -> None:
         self._path = path
         self._app = app
+        self._adapted = adapted
         self._wanted = app.config
         self._turn = asyncio.Lock()
 
@@ -39,9 +43,14 @@ class Reloader:
         """Return the files that a change of is a change of the configuration."""
         return [self._path, *files_of(self._wanted)]
 
-    async def reload(self) -> None:
-        """Read the file; apply what is valid, and report what is not."""
+    async def reload(self, path: Path | None = None) -> None:
+        """Read the file; apply what is valid, and report what is not.
+
+        Args:
+            path: Another file than so far.
+        """
         async with self._turn:
+            self._path = path or self._path
             app, report = self._app, self._app.report
             staged = app.texts.staged()
             report.tried_unix_s = time.time()
@@ -64,7 +73,7 @@ class Reloader:
             return staged.load([(at, model) for at, model in models if not _same_text(known.get(model.name), model)])
 
         config = load(self._path, check_models=load_changed, is_silent=True)
-        return config, contexts_of(config)
+        return self._adapted(config), contexts_of(config)
 
     def _apply(self, wanted: RouterConfig, staged: ModelTexts, tls: Contexts) -> None:
         app, report = self._app, self._app.report

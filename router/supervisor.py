@@ -15,14 +15,17 @@ import logging
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from router.app import App
+from router.config import RouterConfig
 from router.config_file import load, warnings_of
-from router.config_watch import digests, files_of, watch
+from router.config_watch import digests, files_of, follow
 from router.errors import ConfigurationError
 from router.reloading import Reloader
 from router.telemetry.logs import setup
 from router.texts import ModelTexts
+from router.workers.supervision import Supervision
 
 LOG = logging.getLogger("warmroute.supervisor")
 
@@ -40,81 +43,122 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     texts = ModelTexts()
-    read = _digests_before(args.config)
-    config = load(args.config, check_models=texts.load)
+    ahead, read = _look_ahead(args.config)
+    if ahead is None or ahead.workers == 1 or args.check:
+        config = load(args.config, check_models=texts.load)
+    else:
+        config = load(args.config)  # each worker loads tokenizers of its own
     setup(config.log.level, config.log.format)
     for warning in warnings_of(config):
         LOG.warning(warning)
-    app = App(config, texts)
     if args.check:
+        App(config, texts)
         print(f"{args.config}: fine")
         return 0
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        return runner.run(_serve(app, args.config, read))
+        server = Alone(config, texts, args.config) if config.workers == 1 else Supervision(config, args.config)
+        return runner.run(_serve(server, read))
 
 
-def _digests_before(config_file: Path) -> Mapping[Path, str]:
-    """Return the digests of the configuration's files before they are read for good: no later change goes unseen."""
-    files = [config_file]
+class Server(Protocol):
+    """A router, of one process or of several."""
+
+    async def start(self) -> dict[str, str]:
+        """Serve; return the ready line."""
+
+    async def follow(self, asked: asyncio.Event, read: Mapping[Path, str]) -> None:
+        """Reload when a file is another than was read, and when asked to."""
+
+    def hurry(self) -> bool:
+        """End the pause before the drain; False when it is over."""
+
+    async def drain(self) -> None:
+        """Stop taking traffic, let what runs finish, end."""
+
+    async def close(self) -> None:
+        """End at once."""
+
+
+class Alone:
+    """A router of one process."""
+
+    def __init__(self, config: RouterConfig, texts: ModelTexts, config_file: Path) -> None:
+        self._app = App(config, texts)
+        self._reloader = Reloader(config_file, self._app)
+
+    async def start(self) -> dict[str, str]:
+        """See `Server`."""
+        return await self._app.start()
+
+    async def follow(self, asked: asyncio.Event, read: Mapping[Path, str]) -> None:
+        """See `Server`."""
+        await follow(self._reloader.files, self._reloader.reload, asked, read)
+
+    def hurry(self) -> bool:
+        """See `Server`."""
+        over = self._app.pause_over.is_set()
+        self._app.pause_over.set()
+        return not over
+
+    async def drain(self) -> None:
+        """See `Server`."""
+        await self._app.drain()
+
+    async def close(self) -> None:
+        """See `Server`."""
+        await self._app.close()
+
+
+def _look_ahead(config_file: Path) -> tuple[RouterConfig | None, Mapping[Path, str]]:
+    """Return the configuration, if it is one, and digests of its files from before they are read for good.
+
+    So no later change of them goes unseen.
+    """
+    config = None
     with contextlib.suppress(ConfigurationError):
-        files += files_of(load(config_file, is_silent=True))
-    return digests(files)
+        config = load(config_file, is_silent=True)
+    return config, digests([config_file, *(files_of(config) if config is not None else [])])
 
 
-async def _serve(app: App, config_file: Path, read: Mapping[Path, str]) -> int:
+async def _serve(server: Server, read: Mapping[Path, str]) -> int:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop, reload = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    reload = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, reload.set)
-    ready = json.dumps(await app.start())
+    starting, stopped = asyncio.ensure_future(server.start()), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()  # which ends what was begun
+        await asyncio.gather(starting, return_exceptions=True)
+        return 0
+    ready = json.dumps(await starting)
     try:
         print(ready, flush=True)
     except OSError as error:
         LOG.warning("nobody reads standard output (%s); ready: %s", error.strerror, ready)
-    reloader = Reloader(config_file, app)
-    following = asyncio.ensure_future(_follow(reloader, reload, read))
-    await stop.wait()
+    following = asyncio.ensure_future(server.follow(reload, read))
+    await stopped
     following.cancel()
-    loop.add_signal_handler(signal.SIGHUP, _nothing)
     # A second signal ends the pause before the drain, a third one what still runs.
     hurry = asyncio.Event()
 
     def hurried_on() -> None:
-        (hurry if app.pause_over.is_set() else app.pause_over).set()
+        if not server.hurry():
+            hurry.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, hurried_on)
-    drain = asyncio.ensure_future(app.drain())
-    hurried = asyncio.ensure_future(hurry.wait())
+    drain, hurried = asyncio.ensure_future(server.drain()), asyncio.ensure_future(hurry.wait())
     await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     if not drain.done():
         drain.cancel()
         await asyncio.gather(drain, return_exceptions=True)
-        await app.close()
+        await server.close()
     else:
         await drain
     return 0
-
-
-async def _follow(reloader: Reloader, asked: asyncio.Event, read: Mapping[Path, str]) -> None:
-    """Reload when a file has changed, and when asked to."""
-
-    async def when_asked() -> None:
-        while True:
-            await asked.wait()
-            asked.clear()
-            await reloader.reload()
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(watch(reloader.files, reloader.reload, read))
-        group.create_task(when_asked())
-
-
-def _nothing() -> None:
-    """A router that is going away reads no configuration."""
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -217,7 +217,7 @@ class Surveyor:
             disk_tokens=(match.blocks - match.gpu_blocks - match.cpu_blocks) * block_size,
             expected_tokens=expected_blocks * block_size,
             trust_share=self.config.weights.approximate_share if trust is Trust.APPROXIMATE else 1.0,
-            backlog_tokens=unit.in_flight.backlog_tokens(now_s),
+            backlog_tokens=unit.in_flight.backlog_tokens(now_s) + unit.sibling_tokens,
             prefill_tokens_per_s=unit.in_flight.prefill_tokens_per_s,
             running=_running(unit, now_s),
             trust=trust,
@@ -233,7 +233,7 @@ class Surveyor:
 
 def _running(unit: Unit, now_s: float) -> int:
     """Requests at a unit: the router's own, or the engine's own count where others send there too."""
-    load = unit.load
+    load, requests = unit.load, unit.in_flight.requests + unit.sibling_requests
     if load is None or now_s - load.at_s > FRESH_S:
-        return unit.in_flight.requests
-    return max(unit.in_flight.requests, load.running + load.waiting)
+        return requests
+    return max(requests, load.running + load.waiting)

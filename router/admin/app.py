@@ -193,6 +193,11 @@ class Endpoints:
         """Return all metrics."""
         return web.Response(body=self._view.metrics.render(), headers={**HEADERS, "content-type": CONTENT_TYPE})
 
+    async def counts(self, request: web.Request) -> web.Response:
+        """Return what was counted, without what is read at scrape."""
+        body = self._view.metrics.render_counted()
+        return web.Response(body=body, headers={**HEADERS, "content-type": CONTENT_TYPE})
+
     async def replicas(self, request: web.Request) -> web.Response:
         """Return every replica as it is now."""
         view, now_s = self._view, self._view.clock()
@@ -205,7 +210,7 @@ class Endpoints:
         replica = self._view.fleet.replicas.get(request.match_info["replica"])
         if replica is None:
             raise ReplicaNotFoundError("no replica has this id")
-        limit = min(_limit(request, DEFAULT_BLOCKS), MAX_BLOCKS)
+        limit = min(limit_of(request, DEFAULT_BLOCKS), MAX_BLOCKS)
         after = request.query.get("after")
         if after is not None and not _HASH.match(after):
             raise MalformedRequestError("`after` must be a hash of 16 hexadecimal digits", param="after")
@@ -215,7 +220,7 @@ class Endpoints:
 
     async def decisions(self, request: web.Request) -> web.Response:
         """Return the last decisions."""
-        latest = self._view.decisions.latest(_limit(request, DEFAULT_DECISIONS))
+        latest = self._view.decisions.latest(limit_of(request, DEFAULT_DECISIONS))
         if request.query.get("traces") == "1":
             return json_answer({"decisions": [{**item.to_dict(0), "trace": item.trace} for item in latest]})
         return json_answer({"decisions": [item.to_dict() for item in latest]})
@@ -266,7 +271,8 @@ class Endpoints:
         return json_answer({**masked_config(self._view.config), "reload": self._view.report.to_dict()})
 
 
-def _limit(request: web.Request, default: int) -> int:
+def limit_of(request: web.Request, default: int) -> int:
+    """Return the query's `limit`; raises MalformedRequestError."""
     text = request.query.get("limit", str(default))
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise MalformedRequestError("`limit` must be a whole number from 0", param="limit")
@@ -277,10 +283,11 @@ def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application
     """Return the application with every endpoint of the table.
 
     Args:
-        is_private: Only the router itself can connect: no token is asked for.
+        is_private: Only the router's own supervisor can connect: no token is asked for, and `/counts` has the counters
+            and histograms alone.
     """
     endpoints = Endpoints(view)
-    door = [] if is_private else [_token(lambda: view.config.admin.token)]
+    door = [] if is_private else [token_check(lambda: view.config.admin.token)]
     app = web.Application(
         middlewares=[errors, *door], client_max_size=min(MAX_EXPLAIN_BYTES, view.config.limits.body_bytes)
     )
@@ -289,6 +296,8 @@ def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application
         app.router.add_route(
             row.method, row.path.replace("{request-id}", "{request_id}"), getattr(endpoints, row.handler)
         )
+    if is_private:
+        app.router.add_get("/counts", endpoints.counts)
     return app
 
 
@@ -329,7 +338,8 @@ async def _answer(request: web.Request, handler: Handler, request_id: str) -> we
         return refusal(WarmrouteError("the router failed to answer; its log says why"), request_id)
 
 
-def _token(token: Callable[[], str | None]) -> Middleware:
+def token_check(token: Callable[[], str | None]) -> Middleware:
+    """Return what lets only those in who have the token, where one is wanted."""
     open_paths = {row.path for row in ENDPOINTS if row.is_open}
 
     @web.middleware

@@ -72,6 +72,8 @@ class Feeds:
         self.drains = Drains(fleet, self.directory, secret.encode() if secret else None)
         self.static: StaticFeed | None = None
         self.redis: RedisFeed | None = None
+        self.begun = asyncio.Event()
+        """Set once the replicas of the configuration are in the fleet."""
 
     async def run(self) -> None:
         """Feed index and fleet until cancelled."""
@@ -82,6 +84,8 @@ class Feeds:
             config, fleet, metrics = self._config, self._fleet, self._metrics
             async with asyncio.TaskGroup() as group:
                 self.static = StaticFeed(config, fleet, metrics, self.directory, prober, self._clock)
+                self.static.announce_all()
+                self.begun.set()
                 group.create_task(self.static.run())
                 group.create_task(self.drains.run())
                 if config.redis is not None:

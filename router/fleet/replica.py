@@ -29,6 +29,8 @@ class Unit:
         serial: Its number, which no other unit ever gets.
         load: The engine's own figures; None is unknown, never idle.
         in_flight: What the router has placed here and what of it is not computed yet.
+        sibling_requests: What the router's other worker processes have placed here.
+        sibling_tokens: What of that is not computed yet, in uncached prompt tokens.
     """
 
     unit_id: str
@@ -43,6 +45,8 @@ class Unit:
     reason: str | None = None
     load: EngineLoad | None = None
     blocks_as_of_s: float | None = None
+    sibling_requests: int = 0
+    sibling_tokens: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

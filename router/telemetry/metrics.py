@@ -5,9 +5,10 @@ What every request counts is looked up once and kept; see `router.telemetry.inst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from router.errors import WarmrouteError
@@ -67,6 +68,27 @@ class Metrics:
     def render(self) -> bytes:
         """Return everything in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self.registry)
+
+    def counted(self) -> list[Metric]:
+        """Return the families that are counted here, without those that are read at scrape."""
+        return list(self._instruments.collect())
+
+    def render_counted(self) -> bytes:
+        """Return those families in Prometheus' text format."""
+        registry = CollectorRegistry()
+        registry.register(self._instruments)
+        return generate_latest(registry)
+
+    # Workers
+
+    def workers_are(self, states: Mapping[str, int]) -> None:
+        """How many worker processes are in each state."""
+        for state, count in states.items():
+            self._count("warmroute_workers", state).value = count
+
+    def worker_died(self) -> None:
+        """A worker process ended unasked."""
+        self._count("warmroute_worker_deaths_total").value += 1
 
     # Configuration
 

@@ -31,6 +31,8 @@ class MetricSpec:
         meaning: One sentence for operators.
         buckets: Upper bounds of a histogram, in the unit that ends its name.
         at_scrape: Read from the fleet when asked, so series of replicas that left are gone with them.
+        together: A gauge of several workers: the sum of theirs, or the greatest or least of them where all tell of the
+            same thing.
     """
 
     name: str
@@ -39,14 +41,21 @@ class MetricSpec:
     meaning: str
     buckets: tuple[float, ...] = ()
     at_scrape: bool = False
+    together: Literal["sum", "max", "min"] = "sum"
 
 
 def _counter(name: str, meaning: str, *labels: str) -> MetricSpec:
     return MetricSpec(f"warmroute_{name}_total", "counter", labels, meaning)
 
 
-def _gauge(name: str, meaning: str, *labels: str, at_scrape: bool = False) -> MetricSpec:
-    return MetricSpec(f"warmroute_{name}", "gauge", labels, meaning, at_scrape=at_scrape)
+def _gauge(
+    name: str,
+    meaning: str,
+    *labels: str,
+    at_scrape: bool = False,
+    together: Literal["sum", "max", "min"] = "max",
+) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", "gauge", labels, meaning, at_scrape=at_scrape, together=together)
 
 
 def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> MetricSpec:
@@ -64,10 +73,13 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("config_loaded_timestamp_seconds", "Unix time when the configuration in force was loaded."),
     _gauge("config_info", "1 for the digest of the configuration in force, secrets masked.", "digest"),
     _gauge("config_needs_restart", "Changed keys of the configuration that take effect at the next start only."),
+    # Workers
+    _gauge("workers", "Worker processes by state (`workers` above 1).", "state"),
+    _counter("worker_deaths", "Worker processes that ended unasked, and were replaced."),
     # Requests
     _counter("requests", "Requests ended, by class of status (`none`: no answer).", "endpoint", "model", "status"),
     _counter("errors", "Requests answered or broken off by an error of the router's own.", "code"),
-    _gauge("in_flight_requests", "Requests accepted and not ended."),
+    _gauge("in_flight_requests", "Requests accepted and not ended.", together="sum"),
     _histogram("request_seconds", "From a request's head to its end.", LONG_SECONDS, "model"),
     _histogram("ttft_seconds", "From a request's head to its answer's first part, streamed.", TTFT_SECONDS, "model"),
     _counter("retries", "Requests sent again: elsewhere, or (`stale_connection`) on a new connection.", "reason"),
@@ -112,7 +124,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "verdict",
     ),
     # Feeds
-    _gauge("feed_up", "Whether the feed hears its source.", "feed"),
+    _gauge("feed_up", "Whether the feed hears its source.", "feed", together="min"),
     _gauge("feed_units", "Units that the Redis feed follows, by state: `synced`, `waiting` for a snapshot.", "state"),
     _counter("feed_messages", "Messages read from lanes, by kind.", "kind"),
     _counter("feed_blocks", "Blocks applied to the index from batches and snapshots.", "op"),
@@ -137,8 +149,10 @@ METRICS: tuple[MetricSpec, ...] = (
         at_scrape=True,
     ),
     _gauge("replica_state", "1 for a replica's present state.", "replica", "state", at_scrape=True),
-    _gauge("replica_requests", "The router's requests in flight there.", "replica", at_scrape=True),
-    _gauge("replica_backlog_tokens", "Uncached prompt tokens in flight there.", "replica", at_scrape=True),
+    _gauge("replica_requests", "The router's requests in flight there.", "replica", at_scrape=True, together="sum"),
+    _gauge(
+        "replica_backlog_tokens", "Uncached prompt tokens in flight there.", "replica", at_scrape=True, together="sum"
+    ),
     _gauge("replica_running_requests", "The engine's own figure.", "replica", at_scrape=True),
     _gauge("replica_waiting_requests", "The engine's own figure.", "replica", at_scrape=True),
     _gauge("replica_kv_usage_share", "The engine's own figure, mean of its ranks.", "replica", at_scrape=True),

@@ -55,15 +55,15 @@ class RouterProcess:
         self.least = config
         self.file = folder / "router.yaml"
         self.write(config)
-        self.process = subprocess.Popen(
-            [*COMMAND, str(self.file)],
-            stdout=subprocess.PIPE,
-            stderr=(folder / "stderr").open("w"),
-            text=True,
-            cwd=folder,
-        )
+        with (folder / "stderr").open("w") as errors:
+            self.process = subprocess.Popen(
+                [*COMMAND, str(self.file)], stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
+        if not line:
+            self.process.wait(20)
+            self.process.stdout.close()
         assert line, (folder / "stderr").read_text()
         self.ready = json.loads(line)
         self.errors = folder / "stderr"
@@ -122,6 +122,7 @@ def router_process(tmp_path: Path, golden: Path) -> Iterator[Callable[..., Route
         if router.process.poll() is None:
             router.process.kill()
             router.process.wait()
+        router.process.stdout.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,85 @@
+"""Metrics of many processes as one: counters and histograms add up, gauges as the table says.
+
+A worker that dies takes nothing back: what it had counted when it was last asked stays in every sum, so that no counter
+ever falls. What it counted in its last moments is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from router.telemetry.table import METRICS
+
+_TOGETHER = {row.name: row.together for row in METRICS}
+_ADD_UP = ("counter", "histogram", "summary")
+_OURS_ALONE = ("warmroute_config_", "warmroute_worker")
+"""What the supervisor itself knows; workers count for themselves alone."""
+
+Series = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def parse(text: str) -> list[Metric]:
+    """Return the families in Prometheus' text format."""
+    return list(text_string_to_metric_families(text))
+
+
+def only_counts(families: Iterable[Metric]) -> list[Metric]:
+    """Return those that add up."""
+    return [family for family in families if family.type in _ADD_UP]
+
+
+def merged(own: Iterable[Metric], workers: Iterable[Iterable[Metric]]) -> list[Metric]:
+    """Return one family for each name, in the order of the first process that has it.
+
+    Args:
+        own: The supervisor's.
+        workers: Each worker's, and what former ones left.
+    """
+    sums: dict[str, tuple[Metric, dict[Series, float]]] = {}
+    for is_own, families in ((True, own), *((False, each) for each in workers)):
+        for family in families:
+            if is_own is not family.name.startswith(_OURS_ALONE):
+                continue
+            whole, values = sums.setdefault(family.name, (Metric(family.name, family.documentation, family.type), {}))
+            together = "sum" if family.type in _ADD_UP else _TOGETHER.get(family.name, "max")
+            for sample in family.samples:
+                series = (sample.name, tuple(sample.labels.items()))
+                known = values.get(series)
+                if known is None:
+                    values[series] = sample.value
+                elif together == "sum":
+                    values[series] = known + sample.value
+                else:
+                    values[series] = max(known, sample.value) if together == "max" else min(known, sample.value)
+    for whole, values in sums.values():
+        whole.samples = [Sample(name, dict(labels), value) for (name, labels), value in values.items()]
+    return [whole for whole, _ in sums.values()]
+
+
+def added(one: Iterable[Metric], other: Iterable[Metric]) -> list[Metric]:
+    """Return the sum of what two processes counted."""
+    return merged((), (only_counts(one), only_counts(other)))
+
+
+def exposed(families: Iterable[Metric]) -> bytes:
+    """Return families in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_These(list(families)))
+    return generate_latest(registry)
+
+
+class _These(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> list[Metric]:
+        return self._families
