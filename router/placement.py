@@ -24,7 +24,7 @@ from router.index.expected import ExpectedBlocks, ExpectedPrompt
 from router.index.prefix_index import PrefixIndex
 from router.proving import Evidence, Proving
 from router.request.prompt import Prompt
-from router.scheduling.decision import CandidateTerms, Decision, Outcome
+from router.scheduling.decision import Decision, Outcome
 from router.scheduling.pickers import Choice
 from router.scheduling.policies import Pick, Profile
 from router.survey import Survey, Surveyor
@@ -110,12 +110,11 @@ class Placer:
         """
         survey, pick = self._decide(prompt, now_s, excluded)
         self._profile.took(pick)
-        winner = pick.winner.candidate
-        unit = survey.units[winner.unit_id]
+        winner = pick.winner
+        place = survey.candidates.index(winner)
+        unit, chain, held_blocks = survey.units[place], survey.chains[place], survey.held_blocks[place]
         is_probe = self._fleet.probed(unit.replica, now_s)
-        chain = survey.chains.get(winner.unit_id, [])
         doubted = winner.unit_id in survey.doubted
-        held_blocks = survey.held_blocks[winner.unit_id]
         expected = record = evidence = None
         if chain and unit.trust is not Trust.NONE:
             expected = self._expected.expect(unit.serial, chain, held_blocks)
@@ -199,38 +198,23 @@ class Placer:
         return survey, self._profile.decide(survey.candidates, choice)
 
     def _explain(self, prompt: Prompt, request_id: str, survey: Survey, pick: Pick) -> Decision:
-        winner = pick.winner.candidate
-        candidates = [
-            CandidateTerms(
-                unit_id=item.candidate.unit_id,
-                replica_id=item.candidate.replica_id,
-                matched_tokens=item.candidate.matched_tokens,
-                cpu_tokens=item.candidate.cpu_tokens,
-                disk_tokens=item.candidate.disk_tokens,
-                expected_tokens=item.candidate.expected_tokens,
-                backlog_tokens=item.candidate.backlog_tokens,
-                running=item.candidate.running,
-                trust=item.candidate.trust,
-                terms=item.terms,
-                cost=item.cost,
-            )
-            for item in sorted(pick.scored, key=lambda item: item.cost)
-        ]
+        winner, key = pick.winner, survey.owner_key
         return Decision(
-            request_id=request_id,
-            at_unix_s=self._unix_time(),
-            model=prompt.model,
-            policy=self._config.policy,
-            prompt_tokens=prompt.tokens,
-            price=pick.price,
-            candidates=candidates,
-            removed=survey.removed,
-            winner=winner.unit_id,
-            lead_tokens=pick.lead_tokens,
-            matched_tokens=winner.matched_tokens,
-            expected_tokens=winner.expected_tokens,
-            reason=pick.reason,
-            trust=winner.trust,
-            prompt_reason=prompt.reason,
-            owner=None if survey.owner_key is None else survey.ring.owner(survey.owner_key),
+            request_id,
+            self._unix_time(),
+            prompt.model,
+            self._config.policy,
+            prompt.tokens,
+            pick.price,
+            survey.candidates,
+            survey.removed,
+            winner.unit_id,
+            pick.lead_tokens,
+            winner.matched_tokens,
+            winner.expected_tokens,
+            pick.reason,
+            winner.trust,
+            prompt.reason,
+            None if key is None else survey.ring.owner(key),
+            term_names=self._profile.terms,
         )

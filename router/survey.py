@@ -50,29 +50,29 @@ class _View:
     ring: OwnerRing
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Survey:
     """All that a choice is made from.
 
     Attributes:
-        candidates: Units that may take the prompt.
         ring: All units that serve the model.
-        units: The candidates' units, by id.
-        removed: Replicas that may not take it, with the reason.
+        candidates: Units that may take the prompt.
+        units: The candidates' units, in their order.
         chains: The prompt's chain as each candidate's engine names it.
         held_blocks: Leading blocks that each candidate holds.
-        doubted: Candidates whose predictions for this kind of request are not believed: what is remembered counts
-            there instead of what they announced.
+        removed: Replicas that may not take it, with the reason.
+        doubted: Candidates, by their units' names, whose predictions for this kind of request are not believed: what
+            is remembered counts there instead of what they announced.
         owner_key: Hash that names the prompt's first blocks; None where it was not understood.
     """
 
-    candidates: list[Candidate]
     ring: OwnerRing
-    units: dict[str, Unit] = field(default_factory=dict)
-    removed: dict[str, str] = field(default_factory=dict)
-    chains: dict[str, list[int]] = field(default_factory=dict)
-    held_blocks: dict[str, int] = field(default_factory=dict)
-    doubted: set[str] = field(default_factory=set)
+    candidates: list[Candidate]
+    units: list[Unit]
+    chains: list[list[int]]
+    held_blocks: list[int]
+    removed: dict[str, str]
+    doubted: set[str]
     owner_key: int | None = None
 
 
@@ -104,14 +104,16 @@ class Surveyor:
             ModelNotFoundError: No replica serves the model.
         """
         view = self._view(prompt.model)
-        survey = Survey([], view.ring)
+        survey = Survey(view.ring, [], [], [], [], {}, set())
         limit = self._fleet.max_in_flight
         for replica in view.replicas:
             full = limit > 0 and replica.requests >= limit
+            if not full and not replica.troubled and replica.replica_id not in excluded:
+                continue  # as nearly all: ready, not tried and not full, which no filter objects to
             why = objection(Standing(replica.state(now_s), replica.replica_id in excluded, full))
             if why is not None:
                 survey.removed[replica.replica_id] = why
-        if len(survey.removed) == len(view.replicas) and "full" not in survey.removed.values():
+        if survey.removed and len(survey.removed) == len(view.replicas) and "full" not in survey.removed.values():
             self._take_ejected(view, survey, limit)
         for family in view.families:
             self._add_family(survey, prompt, family, now_s)
@@ -179,49 +181,43 @@ class Surveyor:
             if chain and prompt.reads_cache:
                 readable = chain[: max_hit_tokens(prompt.tokens, block_size) // block_size]
                 matches = self._index.match(readable, self._mask(family))
+        removed, doubts, extend = survey.removed, self._vouching.doubts, self._expected.extend
+        approximate_share = self.config.weights.approximate_share
         for unit in family.units:
-            if unit.replica.replica_id in survey.removed:
+            replica_id = unit.replica.replica_id
+            if replica_id in removed:
                 continue
-            slot = unit.slot
-            if self._vouching.doubts and self._is_doubted(unit, prompt):
+            slot, trust = unit.slot, unit.trust
+            if doubts and self._is_doubted(unit, prompt):
                 survey.doubted.add(unit.unit_id)
-                slot = memory_slot(slot)
+                slot, trust = memory_slot(slot), Trust.APPROXIMATE
             match = NO_MATCH if unit.trust is Trust.NONE else matches.get(slot, NO_MATCH)
-            expected_blocks = self._expected.extend(unit.serial, readable, match.blocks)
-            survey.units[unit.unit_id] = unit
-            survey.chains[unit.unit_id] = chain
-            survey.held_blocks[unit.unit_id] = match.blocks
-            trust = Trust.APPROXIMATE if unit.unit_id in survey.doubted else unit.trust
-            survey.candidates.append(self._candidate(prompt, unit, trust, match, expected_blocks, block_size, now_s))
+            blocks, gpu_blocks, cpu_blocks = match.blocks, match.gpu_blocks, match.cpu_blocks
+            in_flight = unit.in_flight
+            survey.units.append(unit)
+            survey.chains.append(chain)
+            survey.held_blocks.append(blocks)
+            # By position: this runs for every unit and request, and names cost a third more.
+            survey.candidates.append(
+                Candidate(
+                    unit.unit_id,
+                    replica_id,
+                    prompt.tokens,
+                    blocks * block_size,
+                    cpu_blocks * block_size,
+                    (blocks - gpu_blocks - cpu_blocks) * block_size,
+                    (extend(unit.serial, readable, blocks) if readable else blocks) * block_size,
+                    approximate_share if trust is Trust.APPROXIMATE else 1.0,
+                    in_flight.backlog_tokens(now_s) + unit.sibling_tokens,
+                    in_flight.prefill_tokens_per_s,
+                    _running(unit, now_s),
+                    trust,
+                )
+            )
 
     def _is_doubted(self, unit: Unit, prompt: Prompt) -> bool:
         reports = unit.trust in (Trust.EXACT, Trust.MAPPED)
         return reports and self._vouching.is_distrusted(unit, unit.replica.asked_model(prompt.model), prompt.kind)
-
-    def _candidate(
-        self,
-        prompt: Prompt,
-        unit: Unit,
-        trust: Trust,
-        match: Match,
-        expected_blocks: int,
-        block_size: int,
-        now_s: float,
-    ) -> Candidate:
-        return Candidate(
-            unit_id=unit.unit_id,
-            replica_id=unit.replica.replica_id,
-            prompt_tokens=prompt.tokens,
-            matched_tokens=match.blocks * block_size,
-            cpu_tokens=match.cpu_blocks * block_size,
-            disk_tokens=(match.blocks - match.gpu_blocks - match.cpu_blocks) * block_size,
-            expected_tokens=expected_blocks * block_size,
-            trust_share=self.config.weights.approximate_share if trust is Trust.APPROXIMATE else 1.0,
-            backlog_tokens=unit.in_flight.backlog_tokens(now_s) + unit.sibling_tokens,
-            prefill_tokens_per_s=unit.in_flight.prefill_tokens_per_s,
-            running=_running(unit, now_s),
-            trust=trust,
-        )
 
     def _mask(self, family: _Family) -> int:
         if family.mask_version != self._index.version:

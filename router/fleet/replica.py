@@ -77,6 +77,11 @@ class Replica:
         parts = urlsplit(self.url)
         self.address = (parts.hostname or "", parts.port or 80, parts.scheme == "https")
 
+    @property
+    def troubled(self) -> bool:
+        """Whether its state can be any but READY, now or later."""
+        return self.draining or self.down_reason is not None or self.ejected_until_s is not None
+
     def asked_model(self, name: str | None) -> str:
         """Return the model that a request is for: the one it names, else the one that the engine takes by default."""
         return name if name is not None else next(iter(self.models), "")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Candidate:
     """One unit that might take the prompt.
 
@@ -23,6 +25,8 @@ class Candidate:
         prefill_tokens_per_s: How fast it computes them.
         running: Requests placed there that have not ended.
         trust: The unit's trust, for the Decision.
+        terms: Its cost by scorer, in prefill tokens; filled in when it is scored.
+        cost: Their sum.
     """
 
     unit_id: str
@@ -37,6 +41,8 @@ class Candidate:
     prefill_tokens_per_s: float = 8_000.0
     running: int = 0
     trust: str = "exact"
+    terms: tuple[float, ...] = ()
+    cost: float = 0.0
 
     def uncached_tokens(self, cpu_share: float = 1.0, disk_share: float = 1.0) -> float:
         """Tokens that it would have to compute, with slower tiers and lower trust counted as part-cached.
@@ -47,3 +53,23 @@ class Candidate:
         """
         lost = self.cpu_tokens * (1 - cpu_share) + self.disk_tokens * (1 - disk_share)
         return self.prompt_tokens - self.trust_share * (self.expected_tokens - lost)
+
+    def to_dict(self, term_names: Sequence[str]) -> dict[str, Any]:
+        """Return it for JSON; all figures in tokens.
+
+        Args:
+            term_names: What its terms are called.
+        """
+        return {
+            "unit": self.unit_id,
+            "replica": self.replica_id,
+            "matched_tokens": self.matched_tokens,
+            "cpu_tokens": self.cpu_tokens,
+            "disk_tokens": self.disk_tokens,
+            "expected_tokens": self.expected_tokens,
+            "backlog_tokens": round(self.backlog_tokens, 1),
+            "running": self.running,
+            "trust": self.trust,
+            "terms": {name: round(value, 1) for name, value in zip(term_names, self.terms, strict=False)},
+            "cost": round(self.cost, 1),
+        }

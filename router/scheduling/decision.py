@@ -1,46 +1,21 @@
-"""A Decision: everything that led to a choice, and afterwards what came of it."""
+"""A Decision: everything that led to a choice, and afterwards what came of it.
+
+Every request makes one and few are ever looked at, so it keeps what the choice was made from as it is, and is put in
+order and into words when somebody asks.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
-
-@dataclass(slots=True)
-class CandidateTerms:
-    """One candidate's part of a Decision; all figures in tokens."""
-
-    unit_id: str
-    replica_id: str
-    matched_tokens: int
-    cpu_tokens: int
-    disk_tokens: int
-    expected_tokens: int
-    backlog_tokens: float
-    running: int
-    trust: str
-    terms: dict[str, float]
-    cost: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return {
-            "unit": self.unit_id,
-            "replica": self.replica_id,
-            "matched_tokens": self.matched_tokens,
-            "cpu_tokens": self.cpu_tokens,
-            "disk_tokens": self.disk_tokens,
-            "expected_tokens": self.expected_tokens,
-            "backlog_tokens": round(self.backlog_tokens, 1),
-            "running": self.running,
-            "trust": self.trust,
-            "terms": {name: round(value, 1) for name, value in self.terms.items()},
-            "cost": round(self.cost, 1),
-        }
+from router.scheduling.candidate import Candidate
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outcome:
     """What came of a placed request.
 
@@ -68,7 +43,7 @@ class Outcome:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Decision:
     """Why a request went where it went.
 
@@ -76,7 +51,7 @@ class Decision:
         at_unix_s: Wall clock, for people.
         prompt_tokens: Length of the prompt, or an estimate where `prompt_reason` is set.
         price: What a token to recompute cost against a waiting one.
-        candidates: All that were scored, in the order of cost.
+        candidates: All that were scored, with their costs, in no order.
         removed: Replicas that no rule could choose, with the filter that removed each.
         winner: The unit chosen.
         lead_tokens: How much cheaper it is than the next candidate.
@@ -89,6 +64,7 @@ class Decision:
         retries: Replicas that were tried before.
         queued_s: Seconds that it waited for a replica with room.
         outcome: Set when the request ended.
+        term_names: What the candidates' costs are made of, in order.
         trace: Hashes of the prompt for `warmroute doctor --traffic`; None unless the router keeps them.
     """
 
@@ -98,7 +74,7 @@ class Decision:
     policy: str
     prompt_tokens: int
     price: float
-    candidates: list[CandidateTerms]
+    candidates: Sequence[Candidate]
     removed: dict[str, str]
     winner: str
     lead_tokens: float
@@ -112,11 +88,12 @@ class Decision:
     queued_s: float = 0.0
     outcome: Outcome | None = None
     trace: dict[str, Any] | None = field(default=None, repr=False)
+    term_names: Sequence[str] = ()
 
     @property
     def available_tokens(self) -> int:
         """The longest match of any candidate."""
-        return max((item.matched_tokens for item in self.candidates), default=0)
+        return max([item.matched_tokens for item in self.candidates], default=0)
 
     def to_dict(self, max_candidates: int | None = None) -> dict[str, Any]:
         """Return it for JSON.
@@ -124,7 +101,8 @@ class Decision:
         Args:
             max_candidates: Keep the cheapest and always the winner.
         """
-        kept = self.candidates if max_candidates is None else self.candidates[:max_candidates]
+        ranked = sorted(self.candidates, key=attrgetter("cost"))
+        kept = ranked if max_candidates is None else ranked[:max_candidates]
         if not any(item.unit_id == self.winner for item in kept):
             kept = kept[:-1] + [item for item in self.candidates if item.unit_id == self.winner]
         return {
@@ -146,7 +124,7 @@ class Decision:
             "retries": self.retries,
             "queued_s": round(self.queued_s, 6),
             "removed": self.removed,
-            "candidates": [item.to_dict() for item in kept],
+            "candidates": [item.to_dict(self.term_names) for item in kept],
             "candidates_left_out": len(self.candidates) - len(kept),
             "outcome": self.outcome.to_dict() if self.outcome else None,
         }

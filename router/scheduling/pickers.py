@@ -18,21 +18,7 @@ BOUNDED_LOAD = 1.25
 """A consistent-hash owner takes at most this many times the mean load (Mirrokni and others, 2018)."""
 
 
-@dataclass(slots=True)
-class Scored:
-    """A candidate with its cost.
-
-    Attributes:
-        terms: The cost by scorer, in prefill tokens.
-        cost: Their sum.
-    """
-
-    candidate: Candidate
-    terms: dict[str, float]
-    cost: float
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Choice:
     """What pickers may look at besides the candidates.
 
@@ -52,11 +38,11 @@ class Choice:
 class Picker(Protocol):
     """Names one of at least one candidates."""
 
-    def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
+    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
         """Return the winner and the reason: `only`, `cost`, `owner`, `least-loaded`, `random`, `turn`, `prefix`."""
         ...
 
-    def took(self, winner: Scored) -> None:
+    def took(self, winner: Candidate) -> None:
         """The choice was carried out (not only asked for)."""
         ...
 
@@ -64,15 +50,15 @@ class Picker(Protocol):
 class Stateless:
     """A picker that remembers nothing."""
 
-    def took(self, winner: Scored) -> None:
+    def took(self, winner: Candidate) -> None:
         """See `Picker`."""
 
 
-def _by_load(item: Scored) -> tuple[float, int]:
-    return (item.candidate.backlog_tokens, item.candidate.running)
+def _by_load(item: Candidate) -> tuple[float, int]:
+    return (item.backlog_tokens, item.running)
 
 
-def _least_loaded(scored: Sequence[Scored], rng: Random) -> tuple[Scored, str]:
+def _least_loaded(scored: Sequence[Candidate], rng: Random) -> tuple[Candidate, str]:
     least = min(map(_by_load, scored))
     lightest = [item for item in scored if _by_load(item) == least]
     if len(lightest) == 1:
@@ -83,20 +69,20 @@ def _least_loaded(scored: Sequence[Scored], rng: Random) -> tuple[Scored, str]:
 class LowestCost(Stateless):
     """The lowest cost; among ties the longest match, then the prompt's owner, else the least loaded, else any."""
 
-    def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
+    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
         """See `Picker`."""
-        lowest = min(item.cost for item in scored)
-        tied = [item for item in scored if item.cost <= lowest + choice.tie_tokens]
+        most = min([item.cost for item in scored]) + choice.tie_tokens
+        tied = [item for item in scored if item.cost <= most]
         if len(tied) == 1:
             return tied[0], "cost"
-        longest = max(item.candidate.expected_tokens for item in tied)
-        tied = [item for item in tied if item.candidate.expected_tokens == longest]
+        longest = max([item.expected_tokens for item in tied])
+        tied = [item for item in tied if item.expected_tokens == longest]
         if len(tied) == 1:
             return tied[0], "prefix"
         if choice.owner_key is not None:
             owner = choice.ring.owner(choice.owner_key)
             for item in tied:
-                if item.candidate.unit_id == owner:
+                if item.unit_id == owner:
                     return item, "owner"
         return _least_loaded(tied, choice.rng)
 
@@ -104,10 +90,10 @@ class LowestCost(Stateless):
 class LongestPrefix(Stateless):
     """The longest match; among equals the least loaded."""
 
-    def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
+    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
         """See `Picker`."""
-        longest = max(item.candidate.matched_tokens for item in scored)
-        holders = [item for item in scored if item.candidate.matched_tokens == longest]
+        longest = max([item.matched_tokens for item in scored])
+        holders = [item for item in scored if item.matched_tokens == longest]
         if len(holders) == 1:
             return holders[0], "prefix"
         return _least_loaded(holders, choice.rng)
@@ -116,7 +102,7 @@ class LongestPrefix(Stateless):
 class LeastLoaded(Stateless):
     """The fewest tokens to wait for, whatever is cached."""
 
-    def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
+    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
         """See `Picker`."""
         return _least_loaded(scored, choice.rng)
 
@@ -124,16 +110,16 @@ class LeastLoaded(Stateless):
 class ConsistentHash(Stateless):
     """The owner of the prompt's first blocks; past its share of the load, the next on the ring."""
 
-    def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
+    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
         """See `Picker`."""
         if choice.owner_key is None:
             return _least_loaded(scored, choice.rng)
-        by_unit = {item.candidate.unit_id: item for item in scored}
-        total = sum(item.candidate.running for item in scored) + 1
+        by_unit = {item.unit_id: item for item in scored}
+        total = sum(item.running for item in scored) + 1
         most = math.ceil(BOUNDED_LOAD * total / len(scored))
         for unit_id in choice.ring.preference(choice.owner_key):
             item = by_unit.get(unit_id)
-            if item is not None and item.candidate.running < most:
+            if item is not None and item.running < most:
                 return item, "owner"
         return _least_loaded(scored, choice.rng)
 
@@ -141,7 +127,7 @@ class ConsistentHash(Stateless):
 class PowerOfTwo(Stateless):
     """The lighter of two taken at random."""
 
-    def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
+    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
         """See `Picker`."""
         pair = choice.rng.sample(scored, 2) if len(scored) > 1 else scored
         return _least_loaded(pair, choice.rng)
@@ -153,19 +139,19 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = ""
 
-    def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
+    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
         """See `Picker`. The turn goes by name, so that candidates may come and go."""
-        later = [item for item in scored if item.candidate.unit_id > self._last]
-        return min(later or scored, key=lambda one: one.candidate.unit_id), "turn"
+        later = [item for item in scored if item.unit_id > self._last]
+        return min(later or scored, key=lambda one: one.unit_id), "turn"
 
-    def took(self, winner: Scored) -> None:
+    def took(self, winner: Candidate) -> None:
         """See `Picker`."""
-        self._last = winner.candidate.unit_id
+        self._last = winner.unit_id
 
 
 class AnyOne(Stateless):
     """Any, with equal chance."""
 
-    def pick(self, scored: Sequence[Scored], choice: Choice) -> tuple[Scored, str]:
+    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
         """See `Picker`."""
         return choice.rng.choice(scored), "random"

@@ -17,7 +17,6 @@ from router.scheduling.pickers import (
     Picker,
     PowerOfTwo,
     RoundRobin,
-    Scored,
 )
 from router.scheduling.scorers import SCORERS, Market, Scorer, price_of
 
@@ -49,48 +48,56 @@ POLICY_TABLE: dict[str, Policy] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pick:
     """What a profile decided.
 
     Attributes:
+        candidates: All, with their costs.
         lead_tokens: By how much the winner's cost is lower than the next one's; negative where another rule than cost
             decided against a cheaper one.
         price: What a recomputed token cost.
     """
 
-    winner: Scored
-    scored: list[Scored]
+    winner: Candidate
+    candidates: Sequence[Candidate]
     reason: str
     price: float
     lead_tokens: float
 
 
 class Profile:
-    """One policy at work: scores candidates and picks one. Deciding has no side effects; `took` tells the picker."""
+    """One policy at work: scores candidates and picks one. Deciding has no side effects; `took` tells the picker.
+
+    Attributes:
+        terms: The names of a candidate's terms, in order.
+    """
 
     def __init__(self, config: PlacementConfig) -> None:
         self.config = config
         policy = POLICY_TABLE[config.policy]
-        self._scorers: list[tuple[str, Scorer]] = [(name, SCORERS[name]) for name in policy.scorers]
+        self.terms = policy.scorers
+        self._scorers: list[Scorer] = [SCORERS[name] for name in policy.scorers]
         self._picker = policy.picker()
 
     def decide(self, candidates: Sequence[Candidate], choice: Choice) -> Pick:
-        """Choose among at least one candidates.
+        """Choose among at least one candidates, and fill in their costs.
 
         The costs are worked out under every policy, so that a Decision can say what another one would have done.
         """
         weights = self.config.weights
         market = Market(price_of(candidates, weights), weights)
-        scored = []
-        for candidate in candidates:
-            terms = {name: scorer(candidate, market) for name, scorer in self._scorers}
-            scored.append(Scored(candidate, terms, sum(terms.values())))
-        if len(scored) == 1:
-            return Pick(scored[0], scored, "only", market.price, 0.0)
-        winner, reason = self._picker.pick(scored, choice)
-        next_cost = min(item.cost for item in scored if item is not winner)
-        return Pick(winner, scored, reason, market.price, next_cost - winner.cost)
+        columns = [scorer(candidates, market) for scorer in self._scorers]
+        costs = []
+        for candidate, terms in zip(candidates, zip(*columns, strict=True), strict=True):
+            candidate.terms = terms
+            candidate.cost = cost = sum(terms)
+            costs.append(cost)
+        if len(candidates) == 1:
+            return Pick(candidates[0], candidates, "only", market.price, 0.0)
+        winner, reason = self._picker.pick(candidates, choice)
+        costs.remove(winner.cost)
+        return Pick(winner, candidates, reason, market.price, min(costs) - winner.cost)
 
     def took(self, pick: Pick) -> None:
         """The decision was carried out."""

@@ -1,4 +1,4 @@
-"""Scorers: each gives a candidate a cost in prefill tokens. They are summed; the lowest sum wins.
+"""Scorers: each gives candidates a cost in prefill tokens. They are summed; the lowest sum wins.
 
 One currency, the time of a GPU that prefills, makes locality and load comparable. A new scorer is a function here and
 a line in `policies.py`.
@@ -13,7 +13,7 @@ from router.config import WeightsConfig
 from router.scheduling.candidate import Candidate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Market:
     """What all candidates of one prompt share.
 
@@ -26,7 +26,8 @@ class Market:
     weights: WeightsConfig
 
 
-Scorer = Callable[[Candidate, Market], float]
+Scorer = Callable[[Sequence[Candidate], Market], list[float]]
+"""Gives each candidate its cost: one call for all of them, since there may be hundreds and each request is scored."""
 
 
 def price_of(candidates: Sequence[Candidate], weights: WeightsConfig) -> float:
@@ -37,24 +38,30 @@ def price_of(candidates: Sequence[Candidate], weights: WeightsConfig) -> float:
     """
     if not candidates:
         return weights.price_base
-    backlog_s = sum(item.backlog_tokens / item.prefill_tokens_per_s for item in candidates) / len(candidates)
+    backlog_s = 0.0
+    for item in candidates:
+        if item.backlog_tokens:
+            backlog_s += item.backlog_tokens / item.prefill_tokens_per_s
+    backlog_s /= len(candidates)
     return max(weights.price_base, min(weights.price_max, weights.price_base + weights.price_per_backlog_s * backlog_s))
 
 
-def queue(candidate: Candidate, market: Market) -> float:
+def queue(candidates: Sequence[Candidate], market: Market) -> list[float]:
     """Tokens that are computed before this prompt's."""
-    return candidate.backlog_tokens
+    return [candidate.backlog_tokens for candidate in candidates]
 
 
-def recompute(candidate: Candidate, market: Market) -> float:
+def recompute(candidates: Sequence[Candidate], market: Market) -> list[float]:
     """This prompt's own tokens that are not cached there, at the market's price."""
-    weights = market.weights
-    return market.price * candidate.uncached_tokens(weights.cpu_tier_share, weights.disk_tier_share)
+    price, weights = market.price, market.weights
+    cpu_share, disk_share = weights.cpu_tier_share, weights.disk_tier_share
+    return [price * candidate.uncached_tokens(cpu_share, disk_share) for candidate in candidates]
 
 
-def running(candidate: Candidate, market: Market) -> float:
+def running(candidates: Sequence[Candidate], market: Market) -> list[float]:
     """What running requests slow a prefill."""
-    return market.weights.running_tokens * candidate.running
+    tokens = market.weights.running_tokens
+    return [tokens * candidate.running for candidate in candidates]
 
 
 SCORERS: dict[str, Scorer] = {"queue": queue, "recompute": recompute, "running": running}

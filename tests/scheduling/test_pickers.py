@@ -32,7 +32,7 @@ def choice(*names: str, key: int | None = None, tie_tokens: float = 0.0) -> Choi
 def winner(policy: str, candidates: list[Candidate], chosen: Choice, **config: Any) -> tuple[str, str]:
     """Who wins under a policy, and why."""
     pick = Profile(PlacementConfig(policy=policy, **config)).decide(candidates, chosen)  # type: ignore[arg-type]
-    return pick.winner.candidate.unit_id, pick.reason
+    return pick.winner.unit_id, pick.reason
 
 
 def test_cost_is_queue_plus_price_times_recompute_plus_running() -> None:
@@ -42,10 +42,10 @@ def test_cost_is_queue_plus_price_times_recompute_plus_running() -> None:
     far = candidate("b", prefill_tokens_per_s=1_000)
     pick = profile.decide([near, far], choice("a", "b"))
     assert pick.price == pytest.approx(1.375)
-    assert {item.candidate.unit_id: item.cost for item in pick.scored} == pytest.approx(
+    assert {item.unit_id: item.cost for item in pick.candidates} == pytest.approx(
         {"a": 500 + 1.375 * 200 + 20 * 2, "b": 1.375 * 1_000}
     )
-    assert pick.winner.candidate.unit_id == "a"
+    assert pick.winner.unit_id == "a"
     assert pick.lead_tokens == pytest.approx(1_375 - 815)
 
 
@@ -89,9 +89,7 @@ def test_idle_ties_without_a_key_spread_evenly() -> None:
     """400 prompts nobody knows over 4 idle units: 60 to 140 each (RTE-04)."""
     chosen = choice("a", "b", "c", "d", tie_tokens=64)
     profile = Profile(PlacementConfig())
-    counts = Counter(
-        profile.decide([candidate(name) for name in "abcd"], chosen).winner.candidate.unit_id for _ in range(400)
-    )
+    counts = Counter(profile.decide([candidate(name) for name in "abcd"], chosen).winner.unit_id for _ in range(400))
     assert sorted(counts) == ["a", "b", "c", "d"]
     assert all(60 <= count <= 140 for count in counts.values())
 
@@ -128,7 +126,7 @@ def test_round_robin_takes_turns_and_explaining_does_not_take_one() -> None:
         profile.decide(items, choice("a", "b", "c"))
         pick = profile.decide(items, choice("a", "b", "c"))
         profile.took(pick)
-        seen.append(pick.winner.candidate.unit_id)
+        seen.append(pick.winner.unit_id)
     assert seen == ["a", "b", "c", "a", "b", "c"]
 
 
@@ -144,7 +142,7 @@ def test_power_of_two_takes_the_lighter_of_two() -> None:
     """The heaviest of many never wins: it is always the heavier of its pair."""
     items = [candidate(name, running=index) for index, name in enumerate("abcd")]
     profile, chosen = Profile(PlacementConfig(policy="power-of-two")), choice("a", "b", "c", "d")
-    assert "d" not in {profile.decide(items, chosen).winner.candidate.unit_id for _ in range(200)}
+    assert "d" not in {profile.decide(items, chosen).winner.unit_id for _ in range(200)}
 
 
 @pytest.mark.parametrize("policy", POLICY_TABLE)

@@ -67,3 +67,12 @@ def test_another_process_with_another_hash_seed_agrees() -> None:
 def test_an_empty_ring_has_no_owner() -> None:
     """No members, no owner, no error."""
     assert owners() == [None] * len(KEYS)
+
+
+def test_the_owner_is_the_first_of_the_preference() -> None:
+    """Whichever way it is asked for: for keys that were asked before, and after members came and went."""
+    ring = OwnerRing("abc")
+    for names in ("abc", "abcd", "bcd", "efghijk", "c"):
+        ring.set_names(names)
+        for key in KEYS[:500]:
+            assert ring.owner(key) == ring.owner(key) == next(ring.preference(key))

@@ -7,15 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from router.scheduling.decision import CandidateTerms, Decision, Outcome
+from router.scheduling.candidate import Candidate
+from router.scheduling.decision import Decision, Outcome
 from router.telemetry.access_log import AccessLog
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder, RequestFacts
 
 
-def candidate(unit: str, matched: int) -> CandidateTerms:
-    return CandidateTerms(unit, unit[:2], matched, 0, 0, matched, 0.0, 0, "exact", {}, 0.0)
+def candidate(unit: str, matched: int) -> Candidate:
+    return Candidate(unit, unit[:2], 112, matched, expected_tokens=matched)
 
 
 def decision(request_id: str = "q", *, matched: int = 48, prompt_reason: str | None = None) -> Decision:
