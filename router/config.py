@@ -17,7 +17,7 @@ from router.config_section import PositiveSeconds, Section
 from router.config_tenants import IsolationConfig, TenantConfig, UpstreamConfig
 from router.config_tls import ListenTlsConfig
 from router.kv.addresses import check_allow, check_engine_url, check_host_name, normalised_url
-from router.kv.redis_url import check_redis_url
+from router.kv.redis_url import check_redis_url, missing_files
 
 DEFAULT_PATHS = (
     "/v1/completions",
@@ -281,7 +281,7 @@ class RedisConfig(Section):
     @field_validator("url")
     @classmethod
     def _is_redis(cls, value: str) -> str:
-        if problem := check_redis_url(value):
+        if problem := check_redis_url(value) or "; ".join(missing_files(value)):
             raise ValueError(problem)
         return value
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import logging
 from pathlib import Path
 
 from replica.agent import logs
 from replica.agent.adapters import adapters
 from replica.agent.settings import API_KEY_VARIABLE, REDIS_VARIABLE, SECRET_VARIABLE, from_args
+from router.kv.redis_url import parse_redis_url
+
+log = logging.getLogger(__name__)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--redis",
         metavar="URL",
-        help=f"Redis or Valkey, as redis://HOST:PORT/DB; required, here or (with a password) in {REDIS_VARIABLE}",
+        help="Redis or Valkey, as redis://HOST:PORT/DB; TLS, Sentinel, Cluster and more: see README.md; required, here "
+        f"or (with a password) in {REDIS_VARIABLE}",
     )
     add(
         "--kv-events",
@@ -126,6 +131,11 @@ def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. Raises UsageError for what can't be used."""
     settings = from_args(args)
     logs.setup(settings.log_format, settings.log_level)
+    if args.redis and parse_redis_url(args.redis).holds_secret:
+        log.warning(
+            f"the password in --redis is seen by every user of this machine: set {REDIS_VARIABLE} instead, or write "
+            "?password_file=FILE"
+        )
     from replica.agent.app import Agent
 
     try:

@@ -115,14 +115,20 @@ class Lane:
             before_key = self._keys.snapshot(self._unit, before)
             await self._redis.run(before_key, "UNLINK", before_key)
 
-    async def relieve(self) -> None:
+    async def relieve(self, kept_share: float) -> None:
         """Give memory back to a Redis that is full: our snapshot, and what our lane keeps for those who join late.
 
-        What follows has to be a new epoch with a snapshot. Raises FencedError, LostError.
+        What follows has to be a new epoch with a snapshot. Who joins other units in between waits for theirs.
+
+        Args:
+            kept_share: Of the time that the lane's stream goes back otherwise.
+
+        Raises:
+            FencedError, LostError: Nothing was given back.
         """
         snapshot = self._keys.snapshot(self._unit, self._snapshot_name or "none")
         keys = [self._fence, self._stream, self._pointer, snapshot]
-        await self._fenced(scripts.RELIEVE, keys, [self.epoch, self._kept_ms // 4])
+        await self._fenced(scripts.RELIEVE, keys, [self.epoch, int(self._kept_ms * kept_share)])
         self._snapshot_name = None
 
     async def retire(self) -> None:

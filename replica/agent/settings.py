@@ -18,7 +18,7 @@ from replica.agent.engine_options import json_option, text_option
 from replica.errors import UsageError
 from router.kv.addresses import check_engine_url, check_host
 from router.kv.keys import Keys
-from router.kv.redis_url import check_redis_url
+from router.kv.redis_url import check_redis_url, missing_files
 
 REDIS_VARIABLE = "WARMROUTE_AGENT_REDIS"
 SECRET_VARIABLE = "WARMROUTE_AGENT_REGISTRATION_SECRET"  # noqa: S105  (the variable's name)
@@ -84,6 +84,8 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         problems.append(f"--redis: missing; pass redis://HOST:PORT/DB, or set {REDIS_VARIABLE}")
     elif (problem := check_redis_url(redis_url)) is not None:
         problems.append(f"--redis: {problem}")
+    else:
+        problems += [f"--redis: {problem}" for problem in missing_files(redis_url)]
     for option, address in (("--kv-events", args.kv_events), ("--kv-replay", args.kv_replay)):
         if address is not None and (problem := _zmq_problem(address)) is not None:
             problems.append(f"{option}: {problem}; write tcp://HOST:PORT or ipc://PATH")

@@ -84,7 +84,7 @@ class UnitSink:
         self._lease_due_s = self._snapshot_due_s = 0.0
         self._wake = asyncio.Event()
         self._enrol_due_s = float("inf")
-        self._failures = 0
+        self._failures = self._relieved = 0
         self._said = ""
         self._said_s = -SAY_AGAIN_S
         self._fenced = False
@@ -176,7 +176,7 @@ class UnitSink:
             else:
                 if self._failures:
                     log.info("redis answers again", extra={"unit": self._unit.unit_id})
-                    self._failures, self._said = 0, ""
+                    self._failures, self._relieved, self._said = 0, 0, ""
 
     async def close(self, timeout_s: float) -> None:
         """Take the lease away, if Redis lets us in time. `run` must have ended."""
@@ -359,7 +359,8 @@ class UnitSink:
         return kind
 
     async def _relieve(self) -> None:
-        """Our snapshot is of the past by now: make room for one of the newest state."""
+        """Our snapshot is of the past by now: make room for one of the newest state, each time more of it."""
+        self._relieved += 1
         with contextlib.suppress(RedisError, OSError, TimeoutError, FencedError, LostError):
-            await self._lane.relieve()
+            await self._lane.relieve(kept_share=0.0 if self._relieved > 2 else 0.25**self._relieved)
         self.begin_epoch()

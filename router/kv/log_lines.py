@@ -17,7 +17,7 @@ MAX_VALUE_CHARACTERS = 256
 MAX_MESSAGE_CHARACTERS = 4_096
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SECRETS = (
-    (re.compile(r"(?i)\b(pass(?:word|wd)?|pwd|secret|token|api[-_]?key)(['\"]?\s*=\s*)[^\s&]+"), r"\1\2***"),
+    (re.compile(r"(?i)\b(\w*(?:pass(?:word|wd)?|pwd|secret|token|api[-_]?key))(['\"]?\s*=\s*)[^\s&]+"), r"\1\2***"),
     # Up to the last '@' of the word: a password that was not percent-encoded may hold '@', '/' and '?'.
     (re.compile(r"(://)\S*@"), r"\1***@"),
     (re.compile(r"(?i)\b(bearer\s+)[^\s,'\"]+"), r"\1***"),

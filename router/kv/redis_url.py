@@ -1,4 +1,4 @@
-"""The URL of a Redis, of any kind: what it says, and what is wrong with it. Pure.
+"""The URL of a Redis, of any kind: what it says, and what is wrong with it. Nothing connects here.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DB]             one server, or an address that follows the primary
     rediss://...                                         the same over TLS
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
@@ -108,6 +109,11 @@ class RedisTarget:
     """(option, path) of every file that must be there."""
 
     @property
+    def holds_secret(self) -> bool:
+        """Whether a password stands in the URL itself."""
+        return bool(self.login.password or self.sentinel_login.password)
+
+    @property
     def shown(self) -> str:
         """Where it is, without user and password: fit for logs."""
         if self.socket_path:
@@ -125,6 +131,18 @@ def check_redis_url(url: str) -> str | None:
     except RedisUrlError as error:
         return str(error)
     return None
+
+
+def missing_files(url: str) -> list[str]:
+    """Return a problem for each file that a URL, which can be used, names and that can't be read now."""
+    problems = []
+    for option, path in parse_redis_url(url).files:
+        try:
+            with Path(path).open("rb"):
+                pass
+        except OSError as error:
+            problems.append(f"{option}=: can't read {path} ({error.strerror}); correct the path, or its rights")
+    return problems
 
 
 def parse_redis_url(url: str) -> RedisTarget:

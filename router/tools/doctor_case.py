@@ -193,7 +193,7 @@ def _redis(case: Case) -> None:
     url = options.redis or section.get("url")
     if not isinstance(url, str):
         return
-    if f"{MASKED}@" in url:
+    if MASKED in url:
         case.redis_unknown = "the router hides the password of its Redis: give --redis or WARMROUTE_DOCTOR_REDIS"
         return
     case.redis = look(url, Keys(section.get("namespace", "wr"), section.get("lanes", 16)), options.secret)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
-import redis
+from redis.exceptions import ResponseError
 
+from router.kv.client.client import RedisClient, RedisError
+from router.kv.client.faults import told
 from router.kv.keys import Keys
+from router.kv.redis_url import RedisUrlError
 from router.kv.registration import Registration, RegistrationError, decode
 
 TIMEOUT_S = 3.0
@@ -76,16 +81,15 @@ def look(url: str, keys: Keys, secret: bytes | None) -> RedisFacts:
     """Ask the server. Raises nothing for what it answers.
 
     Args:
-        url: redis://, rediss:// or unix://, with credentials where it wants them.
+        url: Of any kind, with credentials where it wants them.
         keys: The fleet's names.
         secret: `registration.secret`; None: leases are read without a check of their signature.
     """
     facts = RedisFacts(shown(url))
     try:
-        with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
-            _look(client, facts, keys, secret)
-    except (redis.RedisError, ValueError, OSError) as error:
-        facts.error = " ".join(str(error).split()) or type(error).__name__
+        asyncio.run(_look(url, facts, keys, secret))
+    except (RedisError, RedisUrlError, OSError, TimeoutError) as error:
+        facts.error = told(error)
     return facts
 
 
@@ -95,32 +99,45 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def _look(client: redis.Redis, facts: RedisFacts, keys: Keys, secret: bytes | None) -> None:
-    begun_s = time.time()
-    seconds, micros = client.time()
-    ended_s = time.time()
-    now_s = seconds + micros / 1e6
-    facts.clock_ahead_s, facts.round_trip_s = now_s - (begun_s + ended_s) / 2, ended_s - begun_s
+async def _look(url: str, facts: RedisFacts, keys: Keys, secret: bytes | None) -> None:
+    client = RedisClient(url, TIMEOUT_S)
+    registry = keys.registry
     try:
-        facts.info = client.info()
-    except redis.ResponseError as error:
-        facts.unreadable["INFO"] = str(error)
-    try:
-        listed = cast("list[tuple[bytes, float]]", client.zrevrange(keys.registry, 0, MAX_UNITS - 1, withscores=True))
-        facts.units = tuple(
-            _unit(client, keys, name.decode(errors="replace"), now_s - score, secret) for name, score in listed
-        )
-    except redis.ResponseError as error:
-        facts.unreadable["the units' keys"] = str(error)
+        begun_s = time.time()
+        seconds, micros = await client.run(registry, "TIME")
+        ended_s = time.time()
+        now_s = int(seconds) + int(micros) / 1e6
+        facts.clock_ahead_s, facts.round_trip_s = now_s - (begun_s + ended_s) / 2, ended_s - begun_s
+        try:
+            facts.info = await client.run(registry, "INFO")
+        except ResponseError as error:
+            facts.unreadable["INFO"] = str(error)
+        try:
+            listed = await client.run(registry, "ZREVRANGE", registry, 0, MAX_UNITS - 1, "WITHSCORES")
+            pairs = listed if listed and isinstance(listed[0], list | tuple) else _pairs(listed)
+            facts.units = tuple(
+                [
+                    await _unit(client, keys, name.decode(errors="replace"), now_s - float(score), secret)
+                    for name, score in pairs
+                ]
+            )
+        except ResponseError as error:
+            facts.unreadable["the units' keys"] = str(error)
+    finally:
+        await client.close()
 
 
-def _unit(client: redis.Redis, keys: Keys, unit: str, age_s: float, secret: bytes | None) -> UnitKeys:
-    lease = cast("bytes | None", client.get(keys.lease(unit)))
+def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+async def _unit(client: RedisClient, keys: Keys, unit: str, age_s: float, secret: bytes | None) -> UnitKeys:
+    lease = await client.run(keys.lease(unit), "GET", keys.lease(unit))
     registration, problem = None, ""
     if lease is not None:
         try:
             registration = decode(lease, secret, unit)
         except RegistrationError as error:
             problem = str(error)
-    has_epoch = bool(client.exists(keys.epoch(unit)))
-    return UnitKeys(unit, age_s, registration, problem, has_epoch, bool(client.exists(keys.snapshot_pointer(unit))))
+    there = [bool(await client.run(key, "EXISTS", key)) for key in (keys.epoch(unit), keys.snapshot_pointer(unit))]
+    return UnitKeys(unit, age_s, registration, problem, *there)

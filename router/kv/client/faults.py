@@ -20,13 +20,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from router.kv.log_lines import clean, mask_secrets
 
 MAX_CHARACTERS = 300
+_NO_RIGHT = "its user lacks a right: README.md lists what agents and routers need"
 
 _BY_CLASS: tuple[tuple[type[BaseException], str, str], ...] = (
     (OutOfMemoryError, "OOM", "it is full: raise its maxmemory, or find what else fills it"),
     (
         NoPermissionError,
         "NOPERM",
-        "its user lacks a right: README.md lists what agents and routers need",
+        _NO_RIGHT,
     ),
     (ReadOnlyError, "READONLY", "a replica answers: the primary is looked for; if this stays, correct the address"),
     (BusyLoadingError, "LOADING", "it reads its data from disk: it answers when it is done"),
@@ -36,6 +37,7 @@ _BY_CLASS: tuple[tuple[type[BaseException], str, str], ...] = (
     (TryAgainError, "TRYAGAIN", "a slot is moving to another node: it answers when that is done"),
 )
 _BY_WORD: tuple[tuple[str, str, str], ...] = (
+    ("ACL failure in script", "NOPERM", _NO_RIGHT),
     ("MISCONF", "MISCONF", "it can't save to disk and takes no writes: free its disk; its log says why"),
     ("BUSY", "BUSY", "a script blocks it: SCRIPT KILL, or wait"),
     ("UNKILLABLE", "BUSY", "a script blocks it: wait, or restart it"),
@@ -55,7 +57,7 @@ _BY_PLACE: tuple[tuple[str, str, str], ...] = (
     ("WRONG_VERSION_NUMBER", "TLS", "it does not speak TLS at this port: write redis://, or correct the port"),
     ("password_file", "secret", "correct its path, or its rights"),
 )
-_OF_THE_SERVER = ("BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE", "NOPROTO")
+_OF_THE_SERVER = ("ACL failure in script", "BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE", "NOPROTO")
 """What Redis says of itself in errors that have no class of their own."""
 
 

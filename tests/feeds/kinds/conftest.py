@@ -34,13 +34,13 @@ class Node:
 
     def __init__(self, folder: Path, *options: str, file: Path | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._options, self._file = folder, options, file
+        self.folder, self._options, self._file = folder, options, file
         self._child, url = self._start(None)
         self.port = urlsplit(url).port or 0
         self.client = redis.Redis(port=self.port, socket_timeout=10)
 
     def _start(self, port: int | None) -> tuple[Child, str]:
-        return start_valkey(self._folder, port, self._options, self._file)
+        return start_valkey(self.folder, port, self._options, self._file)
 
     def kill(self) -> None:
         """Kill -9."""
@@ -92,12 +92,12 @@ def new_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 class Writing:
     """An agent's writing side for one unit, as it is in operation."""
 
-    def __init__(self, url: str, unit: str, number: int, lease_s: float) -> None:
+    def __init__(self, url: str, unit: str, number: int, lease_s: float, snapshot_s: float) -> None:
         self.client = redis_link.connect(url)
         self.unit = UnitState(unit, VllmAdapter(), SchemeProof("none", 16, None), None)
         self.metrics = AgentMetrics()
-        lane = Lane(self.client, Keys(), unit, lease_s, 30.0)
-        self.sink = UnitSink(self.unit, lane, lease_s, 30.0, redis_link.shown(url), self.metrics)
+        lane = Lane(self.client, Keys(), unit, lease_s, snapshot_s)
+        self.sink = UnitSink(self.unit, lane, lease_s, snapshot_s, redis_link.shown(url), self.metrics)
         self.task = asyncio.create_task(self.sink.run())
         self._beats = asyncio.create_task(self._beat())
         self._number, self._sequence = number, 0
@@ -170,8 +170,8 @@ async def agents() -> AsyncIterator[Callable[..., Any]]:
     """`await agents(url, ["r0/0"])`: agents that are registered."""
     running: list[Writing] = []
 
-    async def start(url: str, units: list[str], lease_s: float = 10.0) -> list[Writing]:
-        made = [Writing(url, unit, len(running) + place, lease_s) for place, unit in enumerate(units)]
+    async def start(url: str, units: list[str], lease_s: float = 10.0, snapshot_s: float = 30.0) -> list[Writing]:
+        made = [Writing(url, unit, len(running) + place, lease_s, snapshot_s) for place, unit in enumerate(units)]
         running.extend(made)
         await asyncio.gather(*(one.ready() for one in made))
         return made
