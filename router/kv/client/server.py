@@ -18,6 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, NoScriptError, ReadOnlyError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from router.kv.redis_url import Address, Login, Tls
 
@@ -162,6 +163,9 @@ class Server:
         try:
             async with asyncio.timeout(block_s + self._timeout_s):
                 return await _unless_cancelled(asked)
+        except RuntimeError as error:
+            # uvloop's word for writing to a connection that was reset meanwhile; redis-py passes it on.
+            raise RedisConnectionError(str(error)) from error
         except ReadOnlyError:
             # The connection leads to what is a replica now. Its address may lead to the primary by now.
             await self.close()
