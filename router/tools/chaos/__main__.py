@@ -17,7 +17,7 @@ import aiohttp
 from router.tools.chaos.blocks import Comparison
 from router.tools.chaos.faults import Striker
 from router.tools.chaos.fleet import ChaosFleet
-from router.tools.chaos.plan import Fault, plan
+from router.tools.chaos.plan import Fault, Kind, plan
 from router.tools.chaos.traffic import Traffic
 from router.tools.processes import StartError
 from router.tools.scratch import Scratch
@@ -60,6 +60,7 @@ class Chaos:
             "event_messages_struck": sum(mangler.struck for mangler in self._fleet.manglers.values()),
             "requests": tally.requests,
             "failures": len(tally.failures),
+            "left_by_the_client": tally.left,
             "cut_by_a_kill": dict(tally.excused),
             "asked_the_other_router": tally.elsewhere,
             "slowest_answer_s": round(tally.slowest_s, 1),
@@ -81,15 +82,18 @@ class Chaos:
             for fault in faults:
                 await asyncio.sleep(began_s + fault.at_s - time.monotonic())
                 group.create_task(self._strike(fault))
-        for name, mangler in self._fleet.manglers.items():
-            mangler.drop = mangler.double = 0
-            self._fleet.frames[name].send_held()
+        tail_lost = any(fault.kind is Kind.FRAMES_TAIL_DROPPED for fault in faults)
+        if not tail_lost:
+            self._leave_messages_alone()
         over_s = time.monotonic()
         for process in self._fleet.processes().values():
             process.look()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 await self._traffic.pause()
+        if tail_lost:  # which goes on as long as anything is announced
+            self._leave_messages_alone()
+            over_s = time.monotonic()
         comparison = Comparison()
         await comparison.run(self._fleet, self._client, over_s + SETTLE_S)
         self._comparisons += 1
@@ -99,6 +103,11 @@ class Chaos:
         self._problems += [f"round {number}: {text}" for text in comparison.differences]
         compared = f"{comparison.blocks} blocks compared {settled_s:.1f} s after the last"
         _say(f"round {number}: {len(faults)} faults, {compared}")
+
+    def _leave_messages_alone(self) -> None:
+        for name, mangler in self._fleet.manglers.items():
+            mangler.reset()
+            self._fleet.frames[name].send_held()
 
     async def _strike(self, fault: Fault) -> None:
         _say(f"{time.strftime('%H:%M:%S')} {fault}")

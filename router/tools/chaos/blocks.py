@@ -1,4 +1,7 @@
-"""Both routers' indexes against the engines' own memory, block for block."""
+"""Both routers' indexes against the engines' own memory, block for block.
+
+Beside that: every replica is in the fleet and not down, and with nothing running no router counts anything in flight.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,19 @@ class Comparison:
         for router, router_url in enumerate(fleet.router_urls):
             if not await get_json(client, f"{router_url}/readyz"):
                 differences.append(f"router-{router} is not ready")
+            listed = await get_json(client, f"{router_url}/admin/replicas")
+            for replica in listed.get("replicas", []):
+                differences += [f"router-{router} {replica['replica']}: {text}" for text in _unrest(replica)]
         return blocks, differences
+
+
+def _unrest(replica: dict[str, Any]) -> list[str]:
+    found = []
+    if replica["state"] not in ("ready", "ejected"):  # an ejected one waits for a request that tries it
+        found.append(f"it is {replica['state']}: {replica['down_reason']}")
+    if any(unit["requests"] or unit["backlog_tokens"] for unit in replica["units"]):
+        found.append("requests are counted in flight, and there are none")
+    return found
 
 
 def _differences(held: Held, listed: dict[str, Any]) -> list[str]:

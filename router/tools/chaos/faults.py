@@ -153,6 +153,9 @@ class Striker:
     async def _frames_dropped(self, fault: Fault) -> None:
         self._fleet.manglers[fault.target].drop += fault.messages
 
+    async def _frames_tail_dropped(self, fault: Fault) -> None:
+        self._fleet.manglers[fault.target.replace("tail", "frames")].drop_all = True
+
     async def _frames_doubled(self, fault: Fault) -> None:
         self._fleet.manglers[fault.target].double += fault.messages
 
@@ -199,6 +202,7 @@ _STRIKES: dict[Kind, Callable[[Striker, Fault], Awaitable[None]]] = {
     Kind.FRAMES_DROPPED: Striker._frames_dropped,
     Kind.FRAMES_REORDERED: Striker._frames_reordered,
     Kind.FRAMES_DOUBLED: Striker._frames_doubled,
+    Kind.FRAMES_TAIL_DROPPED: Striker._frames_tail_dropped,
     Kind.FRAMES_CUT: Striker._frames_cut,
     Kind.REPLAY_STALLED: Striker._replay_stalled,
 }

@@ -30,10 +30,18 @@ from router.tools.processes import stop_all
 MODEL = "tiny"
 NUM_BLOCKS = 640
 ENGINE_OPTIONS = (
-    *("--model", MODEL, "--tokenizer", str(tokenizer_folder()), "--block-size", "16"),
+    *("--model", MODEL, "--tokenizer", str(tokenizer_folder())),
     *("--num-blocks", str(NUM_BLOCKS), "--max-num-seqs", "32", "--max-num-batched-tokens", "1024"),
     *("--prefill-tokens-per-s", "20000", "--decode-step-s", "0.01"),
 )
+VARIANTS = (
+    ("--block-size", "16", "--hash-algo", "sha256_cbor"),
+    ("--block-size", "16", "--hash-algo", "sha256_cbor", "--event-encoding", "array", "--event-hashes", "bytes"),
+    ("--block-size", "32", "--hash-algo", "sha256_cbor", "--event-encoding", "array"),
+    ("--block-size", "16", "--hash-algo", "sha256", "--seed", "0"),
+)
+"""Engines differ as those of a fleet that is being upgraded do."""
+AGENT_VARIANTS: tuple[tuple[str, ...], ...] = ((), (), (), ("--hash-seed", "0"))
 DRAIN_S = 10
 
 
@@ -113,7 +121,9 @@ class ChaosFleet:
         self.manglers[f"frames-{number}"] = mangler = Mangler()
         self.frames[f"frames-{number}"] = Relay(events, mangler)
         self.replays[f"replay-{number}"] = Relay(replay)
-        self.engines.append(self._spawned(f"engine-{number}", "simengine", *ports, *ENGINE_OPTIONS))
+        self.engines.append(
+            self._spawned(f"engine-{number}", "simengine", *ports, *ENGINE_OPTIONS, *_of(VARIANTS, number))
+        )
 
     async def _add_agent(self, number: int) -> None:
         redis = await self._link(f"link-agent-{number}")
@@ -122,7 +132,7 @@ class ChaosFleet:
         options = (
             *("--engine-url", self.engine_urls[number], "--redis", redis, "--replica-id", f"r{number}"),
             *("--kv-events", f"tcp://127.0.0.1:{events}", "--kv-replay", f"tcp://127.0.0.1:{replay}"),
-            *("--snapshot-s", "5", "--listen", "127.0.0.1:0"),
+            *("--snapshot-s", "5", "--listen", "127.0.0.1:0", *_of(AGENT_VARIANTS, number)),
         )
         self.agents.append(self._spawned(f"agent-{number}", "agent", *options))
 
@@ -165,3 +175,7 @@ class ChaosFleet:
         await asyncio.to_thread(stop_all, self.valkeys.children())
         for relay in (*self.links.values(), *self.frames.values(), *self.replays.values()):
             await relay.close()
+
+
+def _of(variants: tuple[tuple[str, ...], ...], number: int) -> tuple[str, ...]:
+    return variants[number % len(variants)]

@@ -52,6 +52,8 @@ class Mangler:
     def __init__(self) -> None:
         self.drop = 0
         """Messages to lose."""
+        self.drop_all = False
+        """Lose every message."""
         self.double = 0
         """Messages to send twice."""
         self.reverse = 0
@@ -62,8 +64,8 @@ class Mangler:
 
     def pass_on(self, message: bytes) -> list[bytes]:
         """Return what to send for a message that came."""
-        if self.drop:
-            self.drop -= 1
+        if self.drop or self.drop_all:
+            self.drop = max(0, self.drop - 1)
             self.struck += 1
             return []
         if self.double:
@@ -77,6 +79,11 @@ class Mangler:
                 return []
             return self.release()
         return [message]
+
+    def reset(self) -> None:
+        """Do nothing more to what comes; what is held stays until `release`."""
+        self.drop = self.double = 0
+        self.drop_all = False
 
     def release(self) -> list[bytes]:
         """Hold nothing any more; return what was held, last first."""

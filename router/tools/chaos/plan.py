@@ -54,6 +54,8 @@ class Kind(StrEnum):
     """Event messages never reach the agent."""
     FRAMES_REORDERED = "frames_reordered"
     FRAMES_DOUBLED = "frames_doubled"
+    FRAMES_TAIL_DROPPED = "frames_tail_dropped"
+    """Nothing reaches the agent from here to the end of the round's traffic: no later number shows what is missing."""
     FRAMES_CUT = "frames_cut"
     """The agent's event connection is reset."""
     REPLAY_STALLED = "replay_stalled"
@@ -68,7 +70,7 @@ class Fault:
         at_s: Seconds after its round's start.
         kind: What happens.
         target: Whom it strikes: `engine-0`, `agent-0`, `router-0`, `redis`, `link-agent-0`, `link-router-0`, `links`
-            (all of them), `frames-0`, `replay-0`.
+            (all of them), `frames-0`, `replay-0`, `tail-0` (the last messages of `frames-0`).
         lasts_s: Seconds until it is undone, or until what ended is started again.
         messages: Event messages struck.
     """
@@ -124,6 +126,8 @@ RULES: dict[Kind, _Rule] = {
     Kind.FRAMES_CUT: _Rule(2, "frames", rest_s=1.0),
     Kind.REPLAY_STALLED: _Rule(2, "replay", (0.3, 5.0)),
 }
+TAIL_S = 1.5
+"""Before the end of a round, in every other one, some replicas' last event messages are lost."""
 MEAN_GAP_S = 1.1
 MAX_REPLICAS_OUT = 2
 
@@ -157,7 +161,10 @@ def plan(seed: int, number: int, seconds: float, replicas: int = 4, routers: int
         if _fits(fault, faults):
             faults.append(fault)
         at_s += rng.expovariate(1 / MEAN_GAP_S)
-    return tuple(faults)
+    if rng.random() < 0.5:
+        struck = rng.sample(range(replicas), 2)
+        faults += [Fault(seconds - TAIL_S, Kind.FRAMES_TAIL_DROPPED, f"tail-{number}") for number in struck]
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
 def _target(kind: str, rng: random.Random, replicas: int, routers: int) -> str:

@@ -33,6 +33,9 @@ from router.tools.chaos.fleet import MODEL, ChaosFleet
 
 USERS = 12
 TIMEOUT_S = 60.0
+LEAVING_SHARE = 0.05
+"""Requests whose client leaves in the middle of them."""
+LEAVES_S = (0.0, 0.3)
 REPLICA_HEADER = "x-warmroute-replica"
 _PAUSE_S = (0.0, 0.2)
 _MIX = Mix(
@@ -74,12 +77,14 @@ class Tally:
         excused: Not answered whole, and nobody could: by cause.
         elsewhere: Attempts that went to the other router.
         failures: In words.
+        left: Requests whose client left.
         slowest_s: The longest wait for a whole answer.
     """
 
     requests: int = 0
     excused: Counter[str] = field(default_factory=Counter)
     elsewhere: int = 0
+    left: int = 0
     failures: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
 
@@ -142,8 +147,14 @@ class Traffic:
             if rng.random() < 0.5:
                 body = {name: value for name, value in body.items() if not name.startswith("stream")}
             self._busy += 1
+            router, leaves_s = rng.randrange(len(self._fleet.routers)), rng.uniform(*LEAVES_S)
+            leaves = rng.random() < LEAVING_SHARE
             try:
-                text = await self._ask(body, rng.randrange(len(self._fleet.routers)))
+                async with asyncio.timeout(leaves_s if leaves else None):
+                    text = await self._ask(body, router)
+            except TimeoutError:
+                text = None
+                self.tally.left += 1
             finally:
                 self._busy -= 1
                 if not self._busy:
