@@ -4,7 +4,7 @@
     |-- ConfigurationError         many problems at once; exit code 2
     |-- RequestError               the client can fix it (4xx)
     |   |-- MalformedRequestError, PathNotFoundError, MethodNotAllowedError, ModelNotFoundError,
-    |   |   BodyTooLargeError, HeadersTooLargeError, UpgradeRefusedError, RequestTimeoutError,
+    |   |   ReplicaNotFoundError, BodyTooLargeError, HeadersTooLargeError, UpgradeRefusedError, RequestTimeoutError,
     |   |   InvalidApiKeyError, RateLimitedError, TenantQueueFullError, PriorityRefusedError, AmbiguousBodyError,
     |   |   CacheSaltRefusedError, IsolationUnsupportedError, UnsupportedEncodingError
     |-- ServiceError               the fleet or the router can't serve it now (5xx)
@@ -23,7 +23,7 @@ from typing import ClassVar
 
 
 class WarmrouteError(Exception):
-    """Base of all errors that the router raises on purpose.
+    """A fault of the router's own; the base of all errors that it raises on purpose.
 
     Attributes:
         code: Stable word for clients and dashboards.
@@ -109,6 +109,13 @@ class ModelNotFoundError(RequestError):
     """No replica serves the model that was asked for."""
 
     code = "model_not_found"
+    http_status = 404
+
+
+class ReplicaNotFoundError(RequestError):
+    """No replica of this name is known (`GET /admin/replicas` lists them)."""
+
+    code = "replica_not_found"
     http_status = 404
 
 

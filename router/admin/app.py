@@ -29,6 +29,7 @@ from router.errors import (
     MalformedRequestError,
     MethodNotAllowedError,
     PathNotFoundError,
+    ReplicaNotFoundError,
     RequestError,
     RequestTimeoutError,
     WarmrouteError,
@@ -56,13 +57,6 @@ class DecisionNotFoundError(RequestError):
     """No decision with this request id is kept (`admin.decisions` is how many are)."""
 
     code = "decision_not_found"
-    http_status = 404
-
-
-class ReplicaNotFoundError(RequestError):
-    """No replica has this id (`/admin/replicas` lists them)."""
-
-    code = "replica_not_found"
     http_status = 404
 
 
@@ -262,7 +256,7 @@ class Endpoints:
 
     async def _order(self, request: web.Request, *, undo: bool) -> web.Response:
         if self._view.drains is None:
-            raise drains.ReplicaNotFoundError("this router has no replicas")
+            raise ReplicaNotFoundError("this router has no replicas")
         has_token = self._view.config.admin.token is not None
         return json_answer(await drains.order(request, self._view.drains, undo=undo, has_token=has_token))
 

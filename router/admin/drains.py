@@ -14,17 +14,10 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from router.errors import MalformedRequestError, RequestError
+from router.errors import MalformedRequestError, ReplicaNotFoundError, RequestError
 from router.kv.drains import MAX_DRAIN_S
 
 DEFAULT_DRAIN_S = 3600.0
-
-
-class ReplicaNotFoundError(RequestError):
-    """No replica of this name is known (`GET /admin/replicas` lists them)."""
-
-    code = "replica_not_found"
-    http_status = 404
 
 
 class CrossSiteError(RequestError):

@@ -48,7 +48,7 @@ def errors_table() -> str:
     """Return a row for each error code of the router's own."""
     lines = ["| code | status | retry is safe | meaning |", "|---|---|---|---|"]
     for error in sorted(_tree(WarmrouteError), key=lambda item: (item.http_status, item.code)):
-        meaning = " ".join((error.__doc__ or "").split())
+        meaning = " ".join((error.__doc__ or "").partition("\n\n")[0].split())
         lines.append(f"| `{error.code}` | {error.http_status} | {'yes' if error.safe_to_retry else 'no'} | {meaning} |")
     return "\n".join(lines)
 

@@ -30,6 +30,13 @@ def test_every_configuration_key_says_what_it_means() -> None:
     assert [path for path, _, meaning in config_rows(RouterConfig) if not meaning] == []
 
 
+def test_every_error_code_has_one_meaning() -> None:
+    """A client that branches on a code knows what happened."""
+    codes = re.findall(r"^\| `([a-z_]+)` \| \d{3} \|", TABLES["errors"](), re.MULTILINE)
+    assert len(codes) > 20
+    assert len(set(codes)) == len(codes)
+
+
 def test_every_header_that_the_router_adds_is_documented() -> None:
     """Headers that begin with x-warmroute- in the data plane are in the README."""
     added = set()
