@@ -24,6 +24,7 @@ from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Replica, Unit
 from router.fleet.vouching import Vouching
+from router.garbage import collect_seldom
 from router.index.announced import AnnouncedBlocks
 from router.index.approximate import ApproximateMemory, memory_slot
 from router.index.expected import ExpectedBlocks
@@ -162,10 +163,12 @@ class App:
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.feeds.begun.wait(), FIRST_FLEET_S)
-            return await self._listen()
+            bound = await self._listen()
         except BaseException:
             await self.close()
             raise
+        collect_seldom()
+        return bound
 
     def not_ready(self) -> list[str]:
         """Why no traffic should come here now; empty when it may."""

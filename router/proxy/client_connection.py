@@ -207,18 +207,23 @@ class ClientConnection(asyncio.Protocol):
         """Take in a head like the last one, and its body if all of it is there; return the place after them."""
         door, at, length = self._door, known.end, known.length
         self._keep_alive = known.head.keep_alive
-        self._request = known.request(door.new_request_id, self._client, self._arrived_s)
+        request = self._request = known.request(door.new_request_id, self._client, self._arrived_s)
+        if door.gate is not None:
+            self._refusal = door.gate.admit(request)
+            if self._refusal is not None and length > DISCARD_BYTES:
+                raise self._refusal
         end = at + length
         if not length:
             self._request_completed(b"")
-        elif end <= len(data) and length <= door.limits.body_bytes:
+        elif end <= len(data) and length <= door.limits.body_bytes and self._refusal is None:
             if not door.budget.take(length):
                 raise OverloadedError(BUDGET_SPENT, retry_after_s=1)
             self._held_bytes = length
             self._request_completed(data[at:end])
             return end
         else:
-            self._body = IncomingBody(length, door.limits.body_bytes, door.budget, stored=True)
+            stored = self._refusal is None
+            self._body = IncomingBody(length, door.limits.body_bytes, door.budget, stored=stored)
             self._state = _BODY
         return at
 
@@ -260,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
             self._refusal = door.objection(self._request, is_path=path is not None)
             if self._refusal is not None and (head.chunked or head.expects_continue or length > DISCARD_BYTES):
                 raise self._refusal
-        elif raw is not None and length and not head.expects_continue:
+        if path is not None and raw is not None and length and not head.expects_continue:
             digits = length_digits(raw)
             self._known = None if digits is None else KnownRequest(raw, digits, head, door.paths, path, query)
         if not head.chunked and not length:

@@ -21,11 +21,11 @@ from router.proxy.answer_head import AnswerHead
 from router.proxy.deadlines import NEVER
 from router.proxy.engine_connection import EngineConnection, Failure
 from router.proxy.exchange import Exchange, Framing
-from router.proxy.hop_by_hop import authority_of, engine_head
+from router.proxy.hop_by_hop import authority_of, engine_head, joined
 from router.proxy.placing import Placing
 from router.proxy.pool import Connecting
 from router.proxy.prompts import Cancellable
-from router.proxy.replies import facts_of, placement_headers, reply_error
+from router.proxy.replies import facts_of, placement_lines, reply_error
 from router.proxy.retries import FAILURE_STATUSES, STALE_S
 from router.proxy.usage import UsageTap
 from router.request.prompt import Prompt
@@ -163,8 +163,8 @@ class Forwarding(Placing):
             self._decoding = True
         if head.readable and 200 <= head.status < 300:
             self._tap = UsageTap() if self._account is None else self._account.tap(self._prompt)
-        headers = [*head.headers, *placement_headers(exchange.request, placement)]
-        exchange.start(head.status, head.reason, headers, framing, more=more, lines=head.lines)
+        lines = (head.lines or joined(head.headers)) + placement_lines(exchange.request, placement)
+        exchange.start(head.status, head.reason, (), framing, more=more, lines=lines)
         exchange.release_body()
 
     def answer_decoded(self, piece: bytes) -> None:
@@ -278,16 +278,11 @@ class Forwarding(Placing):
 
     def _outcome(self, status: int | None, error: str | None, *, aborted: bool = False) -> Outcome:
         tap = self._tap
-        return Outcome(
-            status=status,
-            error=error,
-            prompt_tokens=tap.prompt_tokens if tap is not None else None,
-            cached_tokens=tap.cached_tokens if tap is not None else None,
-            completion_tokens=tap.completion_tokens if tap is not None else None,
-            ttft_s=self._ttft_s,
-            total_s=time.monotonic() - self._started_s,
-            aborted=aborted,
-        )
+        total_s = time.monotonic() - self._started_s
+        if tap is None:
+            return Outcome(status, error, None, None, None, self._ttft_s, total_s, aborted)
+        tokens = (tap.prompt_tokens, tap.cached_tokens, tap.completion_tokens)
+        return Outcome(status, error, *tokens, self._ttft_s, total_s, aborted)
 
     def _finish_placement(self, outcome: Outcome) -> None:
         placement, self._placement = self._placement, None

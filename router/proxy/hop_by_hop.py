@@ -5,6 +5,7 @@ Everything else crosses as it came: spelling, order, repeats.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from router.proxy.exchange import Headers, Request
@@ -83,6 +84,11 @@ def crossing_lines(headers: Headers, dropped: frozenset[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def joined(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return header pairs as the lines that are sent."""
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers])
+
+
 @lru_cache(maxsize=4_096)
 def authority_of(url: str) -> bytes:
     """Return the HOST:PORT of a replica's URL."""
@@ -92,6 +98,12 @@ def authority_of(url: str) -> bytes:
 def safe_value(text: str) -> bytes:
     """Return a text as a header value: what is not printable ASCII is escaped, so that it can't end the line."""
     return text.encode("ascii", "backslashreplace").translate(_PRINTABLE)
+
+
+@lru_cache(maxsize=4_096)
+def safe_name(name: str) -> bytes:
+    """Return a replica's name as `safe_value` does; it is asked for with each answer."""
+    return safe_value(name)
 
 
 _PRINTABLE = bytes(byte if 0x20 <= byte < 0x7F else ord("?") for byte in range(256))

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from router.proxy.exchange import Exchange, Framing, Request
+from router.proxy.hop_by_hop import joined
 
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 JOINED_BYTES = 16 * 1_024
@@ -81,7 +82,7 @@ class Http1Exchange(Exchange):
         self._keep = self._owner.keeps_alive() and (framing is not Framing.PLAIN or version == "1.1")
         head = b"HTTP/1.1 %d %b\r\n%b" % (status, reason or _REASONS.get(status, b""), lines)
         if headers:
-            head += b"".join([b"%b: %b\r\n" % pair for pair in headers])
+            head += joined(headers)
         if framing is Framing.CHUNKED or (framing is Framing.PLAIN and version == "1.1"):
             head += b"transfer-encoding: chunked\r\n"
         if not self._keep:

@@ -8,11 +8,11 @@ guessed: any other byte, and it is parsed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from router.proxy.answer_head import AnswerHead
 from router.proxy.exchange import Framing, Request
-from router.proxy.hop_by_hop import crossing_lines
+from router.proxy.hop_by_hop import crossing_lines, joined
 from router.proxy.paths import AllowedPaths
 from router.proxy.request_head import RequestHead
 
@@ -117,7 +117,7 @@ class KnownAnswer(_Pattern):
         self._head = head
         length = next(place for place, pair in enumerate(head.headers) if pair[0].lower() == b"content-length")
         name = head.headers[length][0]
-        self._lines = (_joined(head.headers[:length]) + name + b": ", b"\r\n" + _joined(head.headers[length + 1 :]))
+        self._lines = (joined(head.headers[:length]) + name + b": ", b"\r\n" + joined(head.headers[length + 1 :]))
         self.keep = keep
 
     def answer(self) -> AnswerHead:
@@ -136,7 +136,3 @@ def length_digits(raw: bytes) -> tuple[int, int] | None:
     if match is None or match.end(1) - match.start(1) > _DIGITS:
         return None
     return match.span(1)
-
-
-def _joined(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    return b"".join([b"%b: %b\r\n" % pair for pair in headers])

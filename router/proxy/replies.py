@@ -14,7 +14,7 @@ from router.errors import (
 )
 from router.placement import Placement
 from router.proxy.exchange import Exchange, Headers, Request
-from router.proxy.hop_by_hop import safe_value
+from router.proxy.hop_by_hop import joined, safe_name, safe_value
 from router.proxy.seams import Records
 from router.scheduling.decision import Outcome
 from router.telemetry.recorder import RequestFacts
@@ -54,21 +54,18 @@ def not_connected(tried: int) -> ConnectError:
     return ConnectError(f"no connection to any of {tried} replicas tried; nothing was generated")
 
 
-def placement_headers(request: Request, placement: Placement) -> Headers:
-    """Return the router's own headers of an engine's answer."""
-    decision = placement.decision
-    own: Headers = [
-        (b"x-request-id", request.request_id.encode("ascii")),
-        (b"x-warmroute-replica", safe_value(placement.replica.replica_id)),
-    ]
-    account = request.account
+def placement_lines(request: Request, placement: Placement) -> bytes:
+    """Return the router's own header lines of an engine's answer."""
+    replica = safe_name(placement.replica.replica_id)
+    lines = b"x-request-id: %b\r\nx-warmroute-replica: %b\r\n" % (request.request_id.encode("ascii"), replica)
+    account, decision = request.account, placement.decision
     if account is None or account.tells_cached:
-        own.append((b"x-warmroute-matched-tokens", b"%d" % decision.matched_tokens))
+        lines += b"x-warmroute-matched-tokens: %d\r\n" % decision.matched_tokens
         if request.explain:
-            own.append((b"x-warmroute-explain", safe_value(decision.compact())))
+            lines += b"x-warmroute-explain: %b\r\n" % safe_value(decision.compact())
     if account is not None:
-        own += account.headers()
-    return own
+        lines += joined(account.headers())
+    return lines
 
 
 def facts_of(exchange: Exchange, model: str | None = None, *, stream: bool = False) -> RequestFacts:

@@ -41,7 +41,9 @@ class UsageTap:
             data = self._held + data
             self._held = b""
         elif _KEY not in data:
-            self._hold_beginning(data)
+            # Nearly every piece of a stream ends as an event does, and so with no beginning of a key.
+            if not data.endswith(b"\n"):
+                self._hold_beginning(data)
             return
         self._scan(data)
 

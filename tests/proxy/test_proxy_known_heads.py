@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.errors import OverloadedError
 from router.proxy.answer_head import judge
 from router.proxy.exchange import Framing
 from router.proxy.hop_by_hop import engine_head
@@ -114,3 +115,29 @@ def test_an_answer_with_another_length_says_what_it_would_say_parsed(length: int
     kept = [pair for pair in lines if pair[0] not in (b"connection", b"x-gone")]
     assert answer.lines == b"".join(b"%b: %b\r\n" % pair for pair in kept).replace(b"17", str(length).encode())
     assert answer.headers == []
+
+
+async def test_a_head_that_was_known_passes_the_gate_each_time(harness, engine, wire) -> None:
+    """Keys that a reload withdraws, or tenants that it brings, hold for connections that are open, body or not."""
+
+    class Gate:
+        def admit(self, request):
+            assert request.headers[0] == (b"Host", b"router")
+            return OverloadedError("not now") if self.shut else None
+
+        shut = False
+
+    one = await engine()
+    item = await harness(one)
+    client = await item.client()
+    body = wire.chat_body()
+    assert (await client.ask(wire.post(body))).status == 200
+    item.plane.door.gate = gate = Gate()
+    assert (await client.ask(wire.post(body))).status == 200
+    gate.shut = True
+    assert (await client.ask(wire.post(body))).code == "overloaded"
+    gate.shut = False
+    assert (await client.ask(wire.post(body))).status == 200
+    item.plane.door.gate = None
+    assert len(one.asked) == 3
+    item.assert_accounted()
