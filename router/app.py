@@ -73,6 +73,7 @@ class App:
         self.config = config
         self.clock = time.monotonic
         self._tls = contexts_of(config)
+        self._aliases = _aliases_of(config)
         texts.limit(config.limits)
         self.texts = texts
         self.index = PrefixIndex()
@@ -199,6 +200,7 @@ class App:
             if old.tokenizer is not None and (old.name not in models or models[old.name].tokenizer is None)
         ]
         self.config = self._admin.config = config
+        self._aliases = _aliases_of(config)
         self.texts.limit(config.limits)
         self.texts.take_over(staged, gone)
         placement, retry = config.placement, config.retry
@@ -325,7 +327,7 @@ class App:
         texts = self.texts.by_name
         if name is None:
             return next(iter(texts.values())) if len(texts) == 1 else None
-        text = texts.get(name)
+        text = texts.get(name) or texts.get(self._aliases.get(name, ""))
         if text is None:
             base = self.fleet.base_model(name)
             text = texts.get(base) if base is not None else None
@@ -364,6 +366,10 @@ class App:
         while True:
             self.proving.settle(self.clock())
             await asyncio.sleep(SETTLE_EVERY_S)
+
+
+def _aliases_of(config: RouterConfig) -> dict[str, str]:
+    return {alias: model.name for model in config.models for alias in model.aliases}
 
 
 def _trace_of(config: RouterConfig) -> Trace | None:

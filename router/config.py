@@ -9,10 +9,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from router.config_names import SplitTarget
 from router.config_section import PositiveSeconds, Section
 from router.config_tenants import IsolationConfig, TenantConfig, UpstreamConfig
 from router.config_tls import ListenTlsConfig
@@ -72,6 +73,11 @@ class ModelConfig(Section):
         False, description="run the `chat_template` of a request too (engines with --trust-request-chat-template)"
     )
     block_size: int = Field(16, ge=1, le=4096, description="tokens a block, where the engine does not say")
+    aliases: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (),
+        description="other names for it: requests that use one get the model's own name in their body, unless the "
+        "engines serve the alias themselves (--served-model-name)",
+    )
 
 
 class ReplicaConfig(Section):
@@ -307,6 +313,11 @@ class RouterConfig(Section):
         "from Redis multiply",
     )
     models: tuple[ModelConfig, ...] = Field(min_length=1)
+    splits: dict[str, Annotated[tuple[SplitTarget, ...], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="names that stand for several models: `NAME: [{model: A, weight: 9}, {model: B, weight: 1}]`; a "
+        "conversation stays with the model that it began with",
+    )
     replicas: tuple[ReplicaConfig, ...] = Field(())
     redis: RedisConfig | None = Field(None)
     placement: PlacementConfig = Field(default_factory=PlacementConfig)  # type: ignore[arg-type]

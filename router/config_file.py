@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from router.config import ModelConfig, RouterConfig, is_loopback, split_address
+from router.config_names import name_problems
 from router.config_tenants import tenant_problems
 from router.config_yaml import YamlError, read_yaml
 from router.errors import ConfigurationError, Problem
@@ -86,7 +87,13 @@ def parse(
         config = RouterConfig.model_validate(data)
     except ValidationError as error:
         problems += _problems_of(error)
-    problems += [*_nowhere_to_send(data), *_named_twice(data), *_public_admin(data), *_tenant_problems(data)]
+    problems += [
+        *_nowhere_to_send(data),
+        *_named_twice(data),
+        *_public_admin(data),
+        *_name_problems(data),
+        *_tenant_problems(data),
+    ]
     if check_models is not None:
         problems += check_models(list(_valid_models(data)))
     if config is not None:
@@ -94,6 +101,12 @@ def parse(
     if problems or config is None:
         raise ConfigurationError(problems)
     return config
+
+
+def _name_problems(data: dict[str, Any]) -> Iterable[Problem]:
+    models = data.get("models")
+    for found in name_problems(models if isinstance(models, list | tuple) else (), data.get("splits")):
+        yield Problem(*found)
 
 
 def _tls_problems(config: RouterConfig) -> list[Problem]:

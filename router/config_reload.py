@@ -47,7 +47,7 @@ def merged(running: RouterConfig, wanted: RouterConfig) -> tuple[RouterConfig, l
 
 def _published(config: RouterConfig) -> list[ModelConfig]:
     """Return the models whose tokenizers agents publish: the link to Redis follows those of the start."""
-    return [model for model in config.models if model.tokenizer is None]
+    return [model.model_copy(update={"aliases": ()}) for model in config.models if model.tokenizer is None]
 
 
 def _at(config: BaseModel, keys: list[str]) -> Any:

@@ -16,6 +16,7 @@ http1_exchange.py     the Exchange of a client's HTTP/1.x connection: how answer
 exchange.py           the seam: one request and its answer, without sockets
 paths.py              which paths clients may use
 replies.py            answers of the router's own
+naming.py             aliases and splits: the model's own name in the body
 models.py             GET /v1/models from what the fleet serves
 forward.py            Forwarder: read, place, send, stream, account
 forwarding.py         one request on its way

@@ -19,6 +19,7 @@ from router.proxy.exchange import Exchange
 from router.proxy.forward import Forwarder, RequestIds
 from router.proxy.listening import Listening, bind, url_of
 from router.proxy.models import models_json
+from router.proxy.naming import Naming
 from router.proxy.paths import AllowedPaths
 from router.proxy.pool import EnginePool
 from router.proxy.replies import facts_of, own_outcome, refuse, reply_json
@@ -100,6 +101,8 @@ class DataPlane:
             admin_handoff=admin_handoff,
         )
 
+        in_thread = self.forwarder.prompts.reading.in_thread
+        self.naming = Naming(config, fleet, recorder, self.forwarder.forward, in_thread)
         self.tenancy: Tenancy | None = None
         tenants = Tenants.of(config, self._blinding)
         if tenants is not None:
@@ -109,7 +112,7 @@ class DataPlane:
                 config,
                 recorder,
                 self._route,
-                self.forwarder.prompts.reading.in_thread,
+                in_thread,
                 fleet.max_model_len,
             )
             self.door.serve = self.tenancy.serve
@@ -160,6 +163,7 @@ class DataPlane:
         self.door.limits, self.door.timeouts = config.limits, timeouts
         self.door.paths = AllowedPaths(config.paths)
         self.door.budget.limit(config.limits.buffered_bytes)
+        self.naming.configure(config)
         tenants = Tenants.of(config, self._blinding)
         if self.tenancy is not None and tenants is not None:
             self.tenancy.configure(config, tenants)
@@ -196,6 +200,8 @@ class DataPlane:
     def _route(self, exchange: Exchange) -> None:
         if exchange.request.path == MODELS_PATH:
             self._serve_models(exchange)
+        elif self.naming.names:
+            self.naming.serve(exchange)
         else:
             self.forwarder.forward(exchange)
 
@@ -205,7 +211,7 @@ class DataPlane:
             refuse(self._recorder, exchange, MethodNotAllowedError(f"{MODELS_PATH} is read with GET"), allow)
             return
         self._recorder.accepted()
-        body = models_json(self._fleet.replicas.values(), self._started_unix_s)
+        body = models_json(self._fleet.replicas.values(), self._started_unix_s, self.naming.names)
         facts, outcome = facts_of(exchange), own_outcome(exchange, 200, None)
         reply_json(exchange, 200, body)
         self._recorder.finished(None, outcome, facts)

@@ -295,3 +295,14 @@ def test_addresses_of_redis_and_of_leases_are_checked_with_the_rest() -> None:
 def test_an_open_admin_is_warned_of(admin: dict[str, str], warned: int) -> None:
     """An address of its own is the operator's word, so it is allowed."""
     assert len(warnings_of(parsed(admin=admin))) == warned
+
+
+def test_a_name_means_one_thing() -> None:
+    """Models, aliases and splits share one space of names."""
+    models = [{"name": "a", "aliases": ["b", "x"]}, {"name": "b", "aliases": ["x"]}]
+    splits = {"x": [{"model": "a"}], "y": [{"model": "a"}, {"model": "a"}, {"model": "x"}], "z": []}
+    found = problems(models=models, splits=splits)
+    paths = sorted(line.partition(":")[0] for line in found)
+    assert paths == [
+        "models.0.aliases.0", "models.1.aliases.0", "splits.x", "splits.y.1.model", "splits.y.2.model", "splits.z",
+    ]  # fmt: skip

@@ -29,3 +29,23 @@ def spelled_keys(text: bytes) -> Iterator[bytes]:
             depth += 1
         else:
             depth -= 1
+
+
+def spelled_values(text: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    """Yield each key of the outermost object whose value is a string, with where that stands, quotes included."""
+    depth, key, colon_end = 0, b"", -1
+    for step in _STEPS.finditer(text):
+        mark = text[step.start()]
+        if mark == 0x22:
+            if depth != 1:
+                continue
+            colon = _COLON.match(text, step.end())
+            if colon is not None:
+                key, colon_end = step[0], colon.end()
+            elif key and not text[colon_end : step.start()].strip():
+                yield key, step.span()
+                key = b""
+        elif mark in b"{[":
+            depth += 1
+        else:
+            depth -= 1
