@@ -326,6 +326,8 @@ class App:
     def _text_for(self, name: str | None) -> Text | None:
         texts = self.texts.by_name
         if name is None:
+            name = self.fleet.sole_model()
+        if name is None:
             return next(iter(texts.values())) if len(texts) == 1 else None
         text = texts.get(name) or texts.get(self._aliases.get(name, ""))
         if text is None:
@@ -334,6 +336,7 @@ class App:
         return text
 
     def _max_model_len_for(self, name: str | None) -> int | None:
+        name = self.fleet.sole_model() if name is None else name
         return None if name is None else self.fleet.max_model_len(name)
 
     def _forget_unit(self, unit: Unit) -> None:

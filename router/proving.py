@@ -7,7 +7,7 @@ waits until the event lag has passed and the unit was heard after that, and need
 - the last block was announced: good, even when it is evicted by now;
 - it was not, and the unit announced others: a mismatch;
 - anything else is undecided: the feed was interrupted, nothing was stored, the engine read the blocks from its cache
-  (it may have had them before its agent came).
+  (it may have had them before its agent came; where it does not say what it read, that can't be ruled out).
 
 The same for requests of kinds that are distrusted, so trust comes back by itself.
 """
@@ -182,6 +182,8 @@ def _verdict(evidence: Evidence, now_s: float) -> Verdict | None:
         return Verdict.UNDECIDED if expired else None
     if not evidence.ended and not expired:
         return None
+    if evidence.cached_tokens is None and not evidence.unit.whole:
+        return Verdict.UNDECIDED
     read_blocks = (evidence.cached_tokens or 0) // evidence.block_size
     if not watch.stored_blocks or read_blocks >= evidence.places[-1]:
         return Verdict.UNDECIDED

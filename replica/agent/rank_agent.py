@@ -235,6 +235,7 @@ class RankAgent:
             engine=RegisteredEngine(self._facts.engine, self._facts.version),
             state="draining" if self._draining else "ready",
             started=self._started_s,
+            whole=self.unit.attached and not self.unit.head_lost,
             text_files=dict(self._text_files()),
         )
 

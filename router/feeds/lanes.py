@@ -176,6 +176,7 @@ class LaneReader:
             if item.feed.on_lease(epoch) and item.feed.reason != "joined":
                 # What was known is of a cache that is gone.
                 self._index.clear(unit.slot)
+                self._fleet.cache_voided(unit)
                 self._missed(item)
             self._strangers.pop(unit_id, None)
 

@@ -159,7 +159,9 @@ class Roster:
                 scheme = told  # the blocks known until now stay of use
             else:
                 scheme = told
-        return UnitFacts(registration.unit, registration.rank, scheme, trust, registration.num_blocks, reason)
+        return UnitFacts(
+            registration.unit, registration.rank, scheme, trust, registration.num_blocks, reason, registration.whole
+        )
 
     def _configured_block_size(self, registration: Registration) -> int:
         sizes = (self._block_sizes.get(model.name) for model in registration.models)

@@ -46,6 +46,7 @@ class UnitFacts:
         scheme: How its engine names blocks; None while unknown.
         num_blocks: Blocks its GPU cache has; None while unknown.
         reason: Why trust is not exact, in words for operators.
+        whole: Whether its agent announced all that its cache holds: it may have come when there was something already.
     """
 
     unit_id: str
@@ -54,6 +55,7 @@ class UnitFacts:
     trust: Trust
     num_blocks: int | None = None
     reason: str | None = None
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

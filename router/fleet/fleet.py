@@ -145,7 +145,7 @@ class Fleet:
                 self.succeeded(replica_id)
 
     def cache_voided(self, unit: Unit) -> None:
-        """What a unit reported is of a cache that is gone, and nothing is reported of the present one."""
+        """What a unit reported, and what was sent to it, is of a cache that is gone."""
         if self._on_cache_voided is not None:
             self._on_cache_voided(unit)
 
@@ -216,6 +216,19 @@ class Fleet:
                 return served.parent or served.name
         return None
 
+    def sole_model(self) -> str | None:
+        """Return the base model that a request without a model is for; None where there are several, or none is known.
+
+        A model may be served under several names. Safe to call from other threads, as `base_model`.
+        """
+        bases = [
+            served
+            for replica in list(self._replicas.values())
+            for served in replica.models.values()
+            if served.parent is None
+        ]
+        return bases[0].name if len({served.root for served in bases}) == 1 else None
+
     def max_model_len(self, name: str) -> int | None:
         """Return a model's longest prompt and answer together, in tokens; None where its replicas don't agree.
 
@@ -270,6 +283,7 @@ class Fleet:
         unit.trust = facts.trust
         unit.num_blocks = facts.num_blocks
         unit.reason = facts.reason
+        unit.whole = facts.whole
 
     def _withdraw_unit(self, unit: Unit) -> None:
         self._units.pop(unit.unit_id, None)

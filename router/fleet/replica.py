@@ -43,6 +43,7 @@ class Unit:
     trust: Trust = Trust.APPROXIMATE
     num_blocks: int | None = None
     reason: str | None = None
+    whole: bool = True
     load: EngineLoad | None = None
     blocks_as_of_s: float | None = None
     sibling_requests: int = 0

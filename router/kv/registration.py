@@ -72,6 +72,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         engine: Name and version.
         state: `ready` or `draining`.
         started: Unix time in seconds when the agent saw this life of the engine first.
+        whole: Whether the agent saw this life of the engine's cache from its beginning: what it did not announce, the
+            engine does not hold.
         text_files: Files of the base models' tokenizer and chat templates that lie in Redis, as name to SHA-256
             (`router.kv.text_files`); empty where the agent publishes none, or is older than this field.
     """
@@ -93,6 +95,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine = msgspec.field(default_factory=Engine)
     state: Literal["ready", "draining"] = "ready"
     started: Annotated[float, Meta(ge=0)] = 0.0
+    whole: bool = False
     text_files: Annotated[dict[_FileName, _Sha256], Meta(max_length=MAX_FILES)] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from router.proxy.seams import Health, Records
 from router.request.prompt import Prompt
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.remote import (
+    OWN_ENCODING,
     NotServedError,
     Question,
     RemoteTokenizer,
@@ -102,7 +103,7 @@ class RemoteReading:
         question = None
         if len(body) <= self._inline_body_bytes:
             try:
-                question = question_for(prompt, path, body)
+                question = question_for(prompt, path, body, self._own_encoding(prompt.model))
             except Exception:
                 self._broken(prompt)
             if question is None or (question.renders and not self._able(prompt.model, renders=True)):
@@ -134,6 +135,7 @@ class RemoteReading:
         Of media no replica can tell when engines load the model from different paths: identifiers differ with them.
         """
         now_s = time.monotonic()
+        model = self._fleet.sole_model() if model is None else model
         serving = [
             replica
             for replica in self._fleet.replicas.values()
@@ -145,6 +147,13 @@ class RemoteReading:
             self._renders_from_s = {url: at_s for url, at_s in self._renders_from_s.items() if at_s > now_s}
         return [replica.url for replica in serving if not renders or replica.url not in self._renders_from_s]
 
+    def _own_encoding(self, model: str | None) -> bool:
+        """Tell whether the engine encodes a model's chats by code of its own, as far as names tell."""
+        model = self._fleet.sole_model() if model is None else model
+        serving = [replica for replica in self._fleet.replicas.values() if model in replica.models]
+        names = (model, *(_base_root(replica, model) for replica in serving))
+        return any(name is not None and OWN_ENCODING.search(name) for name in names)
+
     async def _ask(
         self, prompt: Prompt, path: str, body: bytes, question: Question | None, done: Callable[[Prompt, float], None]
     ) -> None:
@@ -153,7 +162,8 @@ class RemoteReading:
         try:
             async with asyncio.timeout(self._deadline_s):
                 if question is None:
-                    question = await self._reading.in_thread(lambda _: question_for(prompt, path, body))
+                    own = self._own_encoding(prompt.model)
+                    question = await self._reading.in_thread(lambda _: question_for(prompt, path, body, own))
                 if question is not None:
                     url = self._next_url(prompt.model, question.renders)
                 if question is not None and url is not None:

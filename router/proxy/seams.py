@@ -50,6 +50,9 @@ class Health(Protocol):
     def replicas(self) -> Mapping[str, Replica]:
         """All replicas by id."""
 
+    def sole_model(self) -> str | None:
+        """The base model that a request without a model is for, if there is one alone."""
+
     def namings(self, model: str | None) -> Sequence[tuple[Scheme, Lora | None]]:
         """How the units that serve a model name its blocks. Called from threads."""
 

@@ -8,11 +8,13 @@ request is asked about once, before it is placed; without an answer in time it i
 
 `/tokenize` renders a chat as the chat API does, with differences that are made up for here (the chat API has fields
 of its own for the reasoning effort and for documents, which go in as variables, and it alone knows reasoning by its
-older name and text by all its types), and one that is not: the chats of gpt-oss.
+older name and text by all its types), and one that is not: chats that the engine encodes by code of its own, as those
+of gpt-oss (`OWN_ENCODING`). Only `/render` tells these.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,8 +31,10 @@ from router.request.token_cache import TokenCache
 from router.request.trail import trail_of_ids
 
 PATH = "/tokenize"
+OWN_ENCODING = re.compile(r"gpt[-_ ]?oss", re.IGNORECASE)
+"""Found in the names and paths of models whose chats `/tokenize` renders otherwise than the chat API does."""
 MAX_IDS = 1 << 21
-_ASKED_FOR = (Reason.NO_TOKENIZER, Reason.NO_TEMPLATE, Reason.MEDIA)
+_ASKED_FOR = (Reason.NO_TOKENIZER, Reason.NO_MODEL, Reason.NO_TEMPLATE, Reason.MEDIA)
 _SHAPES = (Shape.TEXT, Shape.CHAT, Shape.RESPONSES, Shape.MESSAGES)
 _ALSO_TEXT = ("input_text", "output_text")
 _SAME_FIELDS = (
@@ -82,20 +86,22 @@ def may_ask(prompt: Prompt, path: str) -> bool:
     return ENDPOINTS.get(path.partition("?")[0], UNKNOWN).shape in _SHAPES
 
 
-def question_for(prompt: Prompt, path: str, body: bytes) -> Question | None:
+def question_for(prompt: Prompt, path: str, body: bytes, own_encoding: bool = False) -> Question | None:
     """Return what to ask about a prompt that was not understood; None when it is of no use to ask.
 
     Args:
         prompt: As the reader left it.
         path: The request's path; a query string is ignored.
         body: The whole body as it was sent.
+        own_encoding: Whether the engine encodes the model's chats by code of its own.
     """
     if not may_ask(prompt, path):
         return None
     shape = ENDPOINTS.get(path.partition("?")[0], UNKNOWN).shape
     try:
         fields = bodies.parse(body)
-        asked = None if prompt.reason is Reason.MEDIA else _tokenize_body(shape, fields)
+        only_rendered = prompt.reason is Reason.MEDIA or (own_encoding and shape is not Shape.TEXT)
+        asked = None if only_rendered else _tokenize_body(shape, fields)
         if asked is not None:
             return Question(orjson.dumps(asked))
         rendered = remote_render.question(shape, fields, len(body))

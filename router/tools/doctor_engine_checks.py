@@ -180,7 +180,7 @@ def _judge(sides: Sides, name: str) -> Finding:
     if ours.ids is None:
         if ours.reason in ("no_tokenizer", "no_model", ""):
             detail = f"{probe}: no tokenizer here for this model: a replica tokenises its prompts, or load places them"
-            return Finding(Status.WRONG, detail, name, "name its folder: models[].tokenizer: DIR")
+            return Finding(Status.WARNING, detail, name, "name its folder: models[].tokenizer: DIR")
         return Finding(Status.WRONG, f"{probe}: the engine renders it, here it failed: {ours.reason}", name)
     detail = f"{probe}: rendered here, but the engine's /tokenize {theirs.reason}"
     return Finding(Status.WARNING, detail, name, "see whether the engine was started with the model's chat template")

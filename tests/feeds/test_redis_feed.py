@@ -80,9 +80,12 @@ async def test_batches_of_an_older_epoch_change_nothing(redis_url, writer, run_f
     router = run_feeds(redis=redis_url)
     await old.store(1, 2)
     await eventually(lambda: router.held("r0/0") == {1, 2})
+    voided = []
+    router.fleet._on_cache_voided = voided.append
     await new.register()
     await new.store(7)
     await eventually(lambda: router.held("r0/0") == {7})
+    assert [unit.unit_id for unit in voided] == ["r0/0"]  # so what was sent there is forgotten, too
     await old.store(3)
     await new.store(8)
     await eventually(lambda: router.held("r0/0") == {7, 8})

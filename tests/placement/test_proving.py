@@ -134,6 +134,18 @@ def test_other_blocks_instead_are_a_mismatch() -> None:
     assert (engine.verdicts, engine.record.agreed_tokens) == ({"mismatch": 1}, 0)
 
 
+def test_a_late_agents_silence_proves_nothing_where_the_engine_does_not_say_what_it_read() -> None:
+    """The prompt may lie in the cache since before the agent came; an engine that says it read nothing is believed."""
+    engine = Engine()
+    engine.fleet.units["r0/0"].whole = False
+    for number in range(30):
+        engine.serve(prompt(1_000 * number), other(1_000 * number))
+    assert engine.verdicts == {"undecided": 30}
+    assert engine.record.state is VouchState.UNPROVEN
+    engine.serve(prompt(90_000), other(90_000), cached_tokens=0)
+    assert engine.verdicts["mismatch"] == 1
+
+
 def test_a_prompt_that_differs_from_some_token_on_is_a_mismatch_that_tells_where() -> None:
     """Two of six blocks were as predicted."""
     engine = Engine()

@@ -312,3 +312,35 @@ async def test_engines_that_load_a_model_from_several_paths_are_not_asked_about_
     assert (await item.ask(wire.post(PICTURED))).status == 200
     assert renderings(one) == renderings(two) == []
     assert reasons(item) == [Reason.NO_TOKENIZER]
+
+
+async def test_a_request_without_a_model_is_asked_about_where_one_alone_is_served(
+    harness: Any, engine: Any, wire: Any, remote: Any
+) -> None:
+    """It is for that model, under whichever name; with two models nobody can know."""
+    one = await engine(tokenizing(wire))
+    item = without_tokenizer(await harness(one, remote=remote, limits={"remote_tokenize_deadline_ms": 10_000}))
+    await item.ask(wire.post(wire.chat_body(model=None)))
+    assert (reasons(item), item.notes.remote) == ([None], ["answered"])
+    item.fleet.replicas["r0"].models["more"] = ServedModel("more", "/models/tiny")
+    assert item.fleet.sole_model() == "tiny"
+    item.fleet.replicas["r0"].models["more"] = ServedModel("more", "/models/more")
+    await item.ask(wire.post(wire.chat_body(model=None)))
+    assert (reasons(item), item.notes.remote) == ([None, Reason.NO_MODEL], ["answered"])
+
+
+@pytest.mark.parametrize("inline_body_bytes", [0, 4_096], ids=["in threads", "on the loop"])
+async def test_chats_that_the_engine_encodes_by_itself_are_never_taken_from_tokenize(
+    harness: Any, engine: Any, wire: Any, remote: Any, inline_body_bytes: int
+) -> None:
+    """gpt-oss: `/tokenize` gives other ids than the chat gets. Its plain completions are as those of any model."""
+    one = await engine(tokenizing(wire))
+    limits = {"inline_body_bytes": inline_body_bytes, "remote_tokenize_deadline_ms": 10_000}
+    item = without_tokenizer(await harness(one, remote=remote, limits=limits))
+    item.fleet.replicas["r0"].models["tiny"] = ServedModel("tiny", "/models/openai/gpt-oss-20b")
+    await item.ask(wire.post(wire.chat_body()))
+    assert questions(one) == []
+    assert reasons(item) != [None]
+    await item.ask(wire.post(json.dumps({"model": "tiny", "prompt": "x"}).encode(), COMPLETIONS))
+    assert len(questions(one)) == 1
+    assert reasons(item)[1] is None
