@@ -17,8 +17,9 @@ from router.kv.wire import Change
 log = logging.getLogger(__name__)
 
 REPLAY_TIMEOUT_S = 2.0
-IDLE_CHECK_S = 10.0
-"""Silence after which the tail is compared with a replay: a lost last batch shows in no other way."""
+IDLE_CHECK_S = 3.0
+"""Silence after which the tail is compared with a replay: a lost last batch shows in no other way. An idle engine is
+asked for one batch that often."""
 FIRST_CHECK_S = 0.5
 """After (re)connecting: what was published before the subscription took hold is lost without a sign."""
 
