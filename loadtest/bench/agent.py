@@ -106,6 +106,7 @@ def measure(trust: str, blocks: int, seconds: float, rate: float) -> Figures:
             _running([sys.executable, "-m", "loadtest.bench.agent_engine", str(blocks), trust], talks=True)
         )
         options = ["--engine-url", _line(engine)["http"], "--redis", f"unix://{socket}", "--replica-id", "r0"]
+        options += ["--state-dir", str(Path(name, "state"))]
         # Snapshots of 200,000 blocks come as often as by default: they are part of what an agent does.
         code = "import sys; from router.cli import main; sys.exit(main())"
         agent = stack.enter_context(_running([sys.executable, "-c", code, "agent", *options], talks=True))

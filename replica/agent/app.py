@@ -244,10 +244,15 @@ class Agent:
 
     async def _scrape(self) -> dict[str, Load] | None:
         try:
-            return engine_metrics.loads(await self._engine.metrics(SCRAPE_TIMEOUT_S))
+            text = await self._engine.metrics(SCRAPE_TIMEOUT_S)
         except EngineError:
             self._metrics.scrape_errors.inc()
             return None
+        started_s = engine_metrics.started_s(text)
+        if started_s is not None:
+            for rank in self._ranks:
+                rank.engine_started(started_s)
+        return engine_metrics.loads(text)
 
     async def _learn(self, known: EngineFacts) -> EngineFacts:
         try:

@@ -62,6 +62,14 @@ class BlockSet:
         self._size -= 1
         return True
 
+    @classmethod
+    def of(cls, data: bytes) -> BlockSet:
+        """Return the set of the hashes that `words` gave, as bytes."""
+        table = cls()
+        for block in array("Q", data):
+            table.add(block)
+        return table
+
     def words(self) -> array[int]:
         """Return all hashes as one array."""
         found = array("Q")
@@ -154,6 +162,21 @@ class BlockMap:
         for keys, numbers in zip(self._keys, self._numbers, strict=True):
             for where, block in enumerate(keys):
                 yield block, self._read(numbers, where)
+
+    @classmethod
+    def of(cls, words: int, blocks: bytes, numbers: bytes) -> BlockMap:
+        """Return the map of what `dump` gave. Raises ValueError when the two do not fit together."""
+        table = cls(words)
+        kept = array("Q", numbers)
+        for where, block in enumerate(array("Q", blocks)):
+            table.put(block, table._read(kept, where))
+        if len(kept) != words * len(blocks) // 8:
+            raise ValueError("hashes and numbers are not equally many")
+        return table
+
+    def dump(self) -> tuple[bytes, bytes]:
+        """Return all hashes and all numbers, in the same order."""
+        return b"".join(map(bytes, self._keys)), b"".join(map(bytes, self._numbers))
 
     def low_words(self) -> array[int]:
         """Return the lowest word of every number that is not 0."""

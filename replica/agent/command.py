@@ -102,6 +102,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "the wait (default: %(default)s)",
     )
     add(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of the agent's own state (hashes, no tokens), from which it goes on when it restarts beside a "
+        "running engine; only its user may write there (default: warmroute-agent-UID in the temporary folder)",
+    )
+    add("--no-state", action="store_true", help="keep no state: a restart begins from what the engine can replay")
+    add(
         "--wait-ready",
         type=float,
         nargs="?",

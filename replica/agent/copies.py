@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from replica.agent.block_table import BlockSet
+from replica.agent.private_state import SavedLayer
 from router.kv.events import BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.wire import Layer
 
@@ -121,6 +122,21 @@ class Copies:
         for (tier, group), layer in self._layers.items():
             if layer.held:
                 yield (int(tier), group, int(layer.kind), layer.held.words())
+
+    def dump(self) -> list[SavedLayer]:
+        """Return all copies, to be kept."""
+        return [
+            SavedLayer(int(tier), group, int(layer.kind), bytes(layer.held.words()), extra=dict(layer.extra))
+            for (tier, group), layer in self._layers.items()
+        ]
+
+    def load(self, saved: list[SavedLayer]) -> None:
+        """Hold what `dump` gave. Raises ValueError when it makes no sense."""
+        for kept in saved[:MAX_LAYERS]:
+            layer = self._layers[(Tier(kept.tier), kept.group)] = _LayerCopies(GroupKind(kept.kind))
+            layer.held = BlockSet.of(kept.blocks)
+            layer.extra = {block: more for block, more in kept.extra.items() if more > 0 and block in layer.held}
+            layer.total = len(layer.held) + sum(layer.extra.values())
 
     def _clamp(self, layer: _LayerCopies) -> None:
         self.clamped += len(layer.extra)

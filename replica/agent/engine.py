@@ -13,7 +13,7 @@ import aiohttp
 
 from replica.agent import sglang_facts
 from replica.errors import EngineError
-from router.kv.engine_metrics import CacheConfig, cache_configs, is_sglang
+from router.kv.engine_metrics import CacheConfig, cache_configs, is_sglang, started_s
 from router.kv.engine_models import parse_models
 from router.kv.registration import RegisteredModel
 
@@ -41,6 +41,7 @@ class EngineFacts:
         models: Served models and adapters.
         ranks: Its data-parallel ranks with their sockets, at least one.
         caches: Cache configuration by `engine` label.
+        started_s: When its process began, as its metrics tell (Unix time); None where they do not.
     """
 
     engine: str
@@ -48,6 +49,7 @@ class EngineFacts:
     models: tuple[RegisteredModel, ...]
     ranks: tuple[RankSource, ...]
     caches: dict[str, CacheConfig]
+    started_s: float | None = None
 
     def cache(self, rank: int) -> CacheConfig:
         """Return a rank's cache configuration; an empty one where the engine tells none."""
@@ -126,6 +128,7 @@ class Engine:
             models=models,
             ranks=rank_sources(sources, sorted(caches), host, events, replay),
             caches=caches,
+            started_s=started_s(metrics),
         )
 
     async def complete(self, model: str, token_ids: list[int], rank: int | None, timeout_s: float) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from replica.agent.block_table import BlockMap
 from replica.agent.copies import MAX_LAYERS, CopiesOverflowError, tier_bound
+from replica.agent.private_state import SavedLayer
 from router.kv.events import HASH_MASK, BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.extra_keys import NO_EXTRA_KEYS, ExtraKeys, Lora
 from router.kv.hashes import chain_digests
@@ -154,6 +155,26 @@ class MappedCopies:
         for (tier, group), layer in self._layers.items():
             if len(layer.named):
                 yield (int(tier), group, int(layer.kind), layer.named.low_words())
+
+    def dump(self) -> list[SavedLayer]:
+        """Return all copies with their names, to be kept."""
+        found = []
+        for (tier, group), layer in self._layers.items():
+            named = layer.named.dump() if self.grouped else (b"", b"")
+            found.append(SavedLayer(int(tier), group, int(layer.kind), *layer.held.dump(), *named, dict(layer.extra)))
+        return found
+
+    def load(self, saved: list[SavedLayer]) -> None:
+        """Hold what `dump` gave. Raises ValueError when it makes no sense."""
+        for kept in saved[:MAX_LAYERS]:
+            layer = MappedLayer(GroupKind(kept.kind), self.words, grouped=self.grouped)
+            layer.held = BlockMap.of(self.words, kept.blocks, kept.numbers)
+            layer.named = BlockMap.of(2, kept.named, kept.digests) if self.grouped else layer.held
+            layer.blank = sum(number == UNNAMED for _, number in layer.named.items())
+            layer.extra = {block: more for block, more in kept.extra.items() if more > 0 and block in layer.held}
+            layer.total = len(layer.held) + sum(layer.extra.values())
+            self._layers[(Tier(kept.tier), kept.group)] = layer
+        self.is_naming = len(self) > 0
 
     def _add(self, layer: MappedLayer, event: BlockStored) -> list[int]:
         """Hold the event's pages; return the names of blocks that are new to routers."""

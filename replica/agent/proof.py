@@ -144,6 +144,12 @@ class SchemeProof:
         self._unmatched_roots += event.parent is None and not any(agreed)
         self._settle(candidates)
 
+    def restore(self, scheme: Scheme) -> None:
+        """Take a scheme that was proven in this life of the engine, where it is one that may be proven."""
+        if self.state == "open" and (scheme.algorithm, scheme.seed) in self._namings:
+            self.state, self.scheme = "proven", scheme
+            self.seen_size = scheme.block_size
+
     def _candidates(self, size: int) -> list[_Candidate]:
         found = self._sizes.get(size)
         if found is None:

@@ -17,6 +17,7 @@ from replica.agent.adapters import adapters
 from replica.agent.engine import Engine, EngineFacts, RankSource
 from replica.agent.lane import Lane
 from replica.agent.metrics import AgentMetrics
+from replica.agent.private_state import StateFile
 from replica.agent.proof import SchemeProof
 from replica.agent.reader import UnitReader
 from replica.agent.settings import AgentSettings
@@ -76,6 +77,13 @@ class RankAgent:
         adapter = adapters()[facts.engine]()
         self.unit = UnitState(self.unit_id, adapter, self._new_proof(), self._cache.num_blocks, maps=True)
         self.unit.adapters = _roots(facts)
+        self.unit.engine_started_s = facts.started_s
+        self._state: StateFile | None = None
+        if settings.state_dir is not None:
+            self._state = StateFile(settings.state_dir, self.unit_id, settings.engine_url)
+            saved = self._state.read()
+            if saved is not None:
+                self.unit.offer(saved)
         lane = Lane(redis, settings.keys, self.unit_id, settings.lease_s, settings.snapshot_s)
         shown = redis_link.shown(settings.redis_url)
         self.sink = UnitSink(self.unit, lane, settings.lease_s, settings.snapshot_s, shown, metrics)
@@ -103,6 +111,7 @@ class RankAgent:
         self._tasks = [asyncio.create_task(self.sink.run(), name=f"sink {self.unit_id}")]
         if self._reader is not None:
             self._tasks.append(asyncio.create_task(self._reader.run(), name=f"reader {self.unit_id}"))
+            self._tasks.append(asyncio.create_task(self._keep_state(), name=f"state {self.unit_id}"))
 
     async def serve(self) -> None:
         """Register the unit, once the engine's cache was looked at."""
@@ -122,6 +131,25 @@ class RankAgent:
     def drain(self, draining: bool) -> None:
         """Have routers send no new requests, or let them again; the lease says so with the next `refresh`."""
         self._draining = draining
+
+    def engine_started(self, started_s: float) -> None:
+        """Take when the engine's process began, as it tells itself."""
+        if self._reader is not None:
+            self._reader.engine_started(started_s)
+
+    async def _keep_state(self) -> None:
+        """Keep the agent's own state as often as a snapshot, where anything came since."""
+        kept: object = None
+        while self._state is not None:
+            await asyncio.sleep(self._settings.snapshot_s)
+            if self.unit.position != kept:
+                kept = self.unit.position
+                await self._save()
+
+    async def _save(self) -> None:
+        saved = self.unit.saved(self._settings.engine_url)
+        if self._state is not None and saved is not None:
+            await asyncio.to_thread(self._state.write, saved)
 
     def learn(self, facts: EngineFacts) -> None:
         """Take over what the engine says of itself now."""
@@ -201,6 +229,7 @@ class RankAgent:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
+        await self._save()
         if self._sockets is not None:
             self._sockets.close()
         await self.sink.close(timeout_s)
@@ -244,6 +273,8 @@ class RankAgent:
             return "none", "the engine runs without a prefix cache"
         if self._reader is None:
             return "approximate", "the engine publishes no KV events; start it with --kv-events-config"
+        if self.unit.unverified:
+            return "approximate", "what it held before its agent restarted is not verified by an event yet"
         if self.unit.proof.state == "proven":
             return "exact", None
         if self._own_scheme() is not None:
@@ -254,6 +285,8 @@ class RankAgent:
         return "approximate", reason[:1024]
 
     def _judgement(self) -> str:
+        if self.unit.unverified:
+            return "unverified"
         return "mapped" if self._own_scheme() is not None else self.unit.proof.state
 
     def _own_scheme(self) -> Scheme | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from replica.agent.metrics import AgentMetrics
 from replica.agent.proof import SchemeProof
 from replica.agent.sequencer import ReplayVerdict, Verdict
-from replica.agent.unit import UnitState
+from replica.agent.unit import SAME_START_S, UnitState
 from replica.agent.zmq_source import EventSource, Frame
 from router.kv.wire import Change
 
@@ -22,6 +22,9 @@ IDLE_CHECK_S = 3.0
 asked for one batch that often."""
 FIRST_CHECK_S = 0.5
 """After (re)connecting: what was published before the subscription took hold is lost without a sign."""
+
+STRANGE_FRAMES = 3
+"""Frames in a row that the engine's own record does not have are dropped; then the record is not believed."""
 
 Publish = Callable[[Sequence[Change], float], None]
 """(changes, time.monotonic() of the oldest frame)."""
@@ -56,6 +59,8 @@ class UnitReader:
         self._life = unit.life
         self._connections = 0
         self._engine_was_down = False
+        self._strange = 0
+        self._started_anew = False
         self._next_check_s = 0.0
         self.attached = asyncio.Event()
         """Set while our state is the engine's, or known to be out of reach: not before the first look, nor after a
@@ -66,6 +71,13 @@ class UnitReader:
         self._engine_was_down = True
         self._next_check_s = 0.0
         self.attached.clear()
+
+    def engine_started(self, started_s: float) -> None:
+        """Take when the engine's process began, as it tells itself: another time is another life of it."""
+        known, self._unit.engine_started_s = self._unit.engine_started_s, started_s
+        if known is not None and abs(started_s - known) > SAME_START_S:
+            self._started_anew = True
+            self._next_check_s = 0.0
 
     async def run(self) -> None:
         """Read until cancelled. No input ends it."""
@@ -81,6 +93,8 @@ class UnitReader:
                 await self._reload()
             if self._source.malformed:
                 self._unit.tally.skipped["malformed_frame"] = self._source.malformed
+            if self._started_anew:
+                self._note_new_life()
             now = time.monotonic()
             if frames:
                 self._next_check_s = 0.0 if self._engine_was_down else now + IDLE_CHECK_S
@@ -95,24 +109,41 @@ class UnitReader:
                 await self._resync()
                 self._next_check_s = time.monotonic() + IDLE_CHECK_S
 
+    def _note_new_life(self) -> None:
+        """The engine's process began anew: unless batches of it were read already, all that is known is void."""
+        self._started_anew = False
+        unit = self._unit
+        newest_s, started_s = unit.last_event_s, unit.engine_started_s or 0.0
+        if (unit.attached or len(unit.copies)) and (newest_s is None or newest_s < started_s - SAME_START_S):
+            self._restart()
+
     async def _take(self, frame: Frame) -> None:
         unit = self._unit
+        if unit.is_late(frame.payload):
+            unit.tally.late += 1
+            return
         verdict = unit.judge(frame.sequence, frame.payload)
         if verdict is Verdict.RESTART:
             self._restart()
             verdict = unit.judge(frame.sequence, frame.payload)
         if verdict is Verdict.GAP:
             unit.tally.gaps += 1
-            await self._resync(frame.received_s)
+            answered = await self._resync(frame.received_s)
             verdict = unit.judge(frame.sequence, frame.payload)
             if verdict is Verdict.RESTART:
                 self._restart()
                 verdict = unit.judge(frame.sequence, frame.payload)
+            if verdict is Verdict.GAP and answered and self._strange < STRANGE_FRAMES:
+                # The engine's own record, read after the frame, does not have it: it is of a life that ended.
+                self._strange += 1
+                unit.tally.late += 1
+                return
             if verdict is Verdict.GAP:
                 log.warning("batches are lost; what the unit holds is unknown", extra={"unit": unit.unit_id})
                 unit.give_up(frame.sequence)
                 verdict = Verdict.IN_ORDER
         if verdict is Verdict.IN_ORDER:
+            self._strange = 0
             self._hand_on(unit.accept(frame.sequence, frame.payload), frame.received_s)
 
     async def _reload(self) -> None:
@@ -124,15 +155,16 @@ class UnitReader:
             _, changes = self._unit.absorb(0, replayed)
             self._hand_on(changes, time.monotonic())
 
-    async def _resync(self, received_s: float | None = None) -> None:
-        """Hold our position against the engine's own record, and fill in what was missed."""
+    async def _resync(self, received_s: float | None = None) -> bool:
+        """Hold our position against the engine's own record, and fill in what was missed; whether that could be had."""
         received_s = time.monotonic() if received_s is None else received_s
         was_down, self._engine_was_down = self._engine_was_down, False
-        await self._ask_replay(received_s, was_down)
+        answered = await self._ask_replay(received_s, was_down)
         if not self._engine_was_down:
             self.attached.set()
+        return answered
 
-    async def _ask_replay(self, received_s: float, was_down: bool) -> None:
+    async def _ask_replay(self, received_s: float, was_down: bool) -> bool:
         unit = self._unit
         for _ in range(2):
             start = unit.replay_from
@@ -148,11 +180,15 @@ class UnitReader:
                 continue
             if verdict is ReplayVerdict.IMPOSSIBLE:
                 log.warning("the engine's replay makes no sense", extra={"unit": unit.unit_id})
+            if verdict is None and not was_down:
+                unit.take_over_unverified()
+                self._hand_on([], received_s)
             if was_down and verdict in (None, ReplayVerdict.IMPOSSIBLE):
                 # Nobody can say whether this is still the cache that we know. The next replay is asked from 0.
                 unit.detach()
                 self._hand_on([], received_s)
-            return
+            return verdict in (ReplayVerdict.WHOLE, ReplayVerdict.TRUNCATED)
+        return False
 
     def _restart(self) -> None:
         log.warning("the engine began a new life", extra={"unit": self._unit.unit_id})

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from replica.agent.engine_options import json_option, text_option
+from replica.agent.private_state import default_folder
 from replica.errors import UsageError
 from router.kv.addresses import check_engine_url, check_host
 from router.kv.keys import Keys
@@ -37,6 +38,7 @@ class AgentSettings:
         engine: A name of `replica.agent.adapters`, or `auto`.
         engine_command: Starts the engine under the agent; empty where it runs by itself.
         drain_s: Longest wait for requests in flight when it ends, seconds.
+        state_dir: Where the agent keeps its own state; None keeps none.
         wait_ready_s: Longest wait for the engine's first answer; None waits for ever.
         registration_secret: Signs leases; None leaves them unsigned.
         tokenizer: Folder of the tokenizer that routers are given; None: the model's root, where that is one here.
@@ -66,6 +68,7 @@ class AgentSettings:
     engine_command: tuple[str, ...] = ()
     tokenizer: Path | None = None
     chat_template: Path | None = None
+    state_dir: Path | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     publishes_tokenizer: bool = True
 
@@ -127,6 +130,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         lease_s=args.lease_s,
         snapshot_s=args.snapshot_s,
         drain_s=args.drain_s,
+        state_dir=None if args.no_state else args.state_dir or default_folder(),
         wait_ready_s=args.wait_ready or None,
         registration_secret=secret,
         engine_api_key=environment.get(API_KEY_VARIABLE) or None,

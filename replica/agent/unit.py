@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 from replica.agent.adapters import Adapter
 from replica.agent.copies import Copies, CopiesOverflowError
 from replica.agent.mapping import MappedCopies, pages_per_block
+from replica.agent.private_state import VERSION, Saved
 from replica.agent.proof import SchemeProof
 from replica.agent.regrouping import GroupedCopies
-from replica.agent.sequencer import ReplayVerdict, Sequencer, Verdict
+from replica.agent.sequencer import ReplayVerdict, Sequencer, Verdict, fingerprint, made_at_s
 from router.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from router.kv.schemes import HashAlgorithm, Scheme
 from router.kv.wire import Change, Layer
+
+CLOCK_SLACK_S = 1.5
+"""An engine tells its start in whole seconds of the machine's start plus its own: it is right to about one."""
+SAME_START_S = 0.5
 
 Payloads = Sequence[tuple[int, bytes]]
 """(sequence, payload) of batches in the order in which they came."""
@@ -33,6 +39,10 @@ class Tally:
     gaps: int = 0
     restarts: int = 0
     unknown: int = 0
+    late: int = 0
+    """Batches of an earlier life of the engine that came after it had ended."""
+    restored: int = 0
+    """Times that the state of an earlier agent was taken over."""
 
 
 class UnitState:
@@ -50,6 +60,8 @@ class UnitState:
         last_event_s: Unix time in seconds that the newest batch carries, or None.
         adapters: Roots of LoRA adapters by served name, for names of our own.
         reload_due: Its blocks are to be named anew: a replay from batch 0 may tell their tokens.
+        engine_started_s: When the engine's process began, as it tells itself (Unix time); None where it does not.
+        unverified: It holds what an earlier agent left, and no batch has shown yet that nothing was missed since.
         head_lost: The batches before the first one that was read could not be had: blocks may be missing.
     """
 
@@ -65,6 +77,10 @@ class UnitState:
         self.life = 0
         self.last_event_s: float | None = None
         self.head_lost = False
+        self.engine_started_s: float | None = None
+        self.unverified = False
+        self._saved: Saved | None = None
+        self._last: tuple[int, int] | None = None
         self._maps = maps
         self._adapter = adapter
         self._sequencer = Sequencer()
@@ -80,6 +96,11 @@ class UnitState:
         return self._sequencer.expected is not None
 
     @property
+    def position(self) -> tuple[int, int] | None:
+        """The last batch that was read: number and fingerprint; None before any of this life."""
+        return self._last
+
+    @property
     def mapped(self) -> MappedCopies | None:
         """What it holds under names of our own, where the engine's can't be computed; else None."""
         return self.copies if isinstance(self.copies, MappedCopies) else None
@@ -90,14 +111,17 @@ class UnitState:
 
     def judge(self, sequence: int, payload: bytes) -> Verdict:
         """Return what a live batch is, and count it; `accept` it when it is in order."""
-        verdict = self._sequencer.judge(sequence, hash(payload))
+        verdict = self._sequencer.judge(sequence, fingerprint(payload))
         if verdict is Verdict.DUPLICATE:
             self.tally.duplicates += 1
         return verdict
 
     def accept(self, sequence: int, payload: bytes) -> list[Change]:
         """Apply the next batch; return what changed for routers, in order."""
-        self._sequencer.accept(sequence, hash(payload))
+        mark = fingerprint(payload)
+        self._sequencer.accept(sequence, mark)
+        self._last = (sequence, mark)
+        self.unverified = False
         batch = self._adapter.read(payload)
         self.tally.skipped.update(batch.skipped)
         if batch.at_s is not None:
@@ -117,7 +141,8 @@ class UnitState:
         """Begin a new life of the engine: nothing is cached, numbers start again at 0, the scheme is to be proven."""
         self.tally.restarts += 1
         self._sequencer.restart()
-        self.head_lost = False
+        self.head_lost = self.unverified = False
+        self.last_event_s = self._last = self._saved = None
         if proof is not None:
             self.proof = proof
             self.copies = Copies(self.copies.num_blocks)
@@ -126,12 +151,15 @@ class UnitState:
     def give_up(self, sequence: int) -> None:
         """Batches before `sequence` can't be had: what the unit holds is unknown, and `sequence` is the next one."""
         self.head_lost = True
+        self.unverified = False
         self._sequencer.jump(sequence)
         self.forget()
 
     def detach(self) -> None:
         """Know neither what the unit holds nor where in the engine's batches we are: as before the first one."""
         self._sequencer.restart()
+        self._last = None
+        self.unverified = False
         self.forget()
 
     def forget(self) -> None:
@@ -145,7 +173,13 @@ class UnitState:
         On OTHER_LIFE and IMPOSSIBLE nothing is applied. TRUNCATED has begun a new life when batches in the middle were
         lost (see `life`); what came is applied: blocks stored since then and not removed are live.
         """
-        verdict = self._sequencer.judge_replay(start, [(number, hash(payload)) for number, payload in replayed])
+        if self._saved is not None and not self.attached and replayed:
+            if replayed[0][0] > 0 and self._continues(replayed):
+                self._take_over(self._saved)
+                start = self.replay_from
+                replayed = [batch for batch in replayed if batch[0] >= start]
+            self._saved = None
+        verdict = self._sequencer.judge_replay(start, [(number, fingerprint(payload)) for number, payload in replayed])
         changes: list[Change] = []
         if verdict in (ReplayVerdict.OTHER_LIFE, ReplayVerdict.IMPOSSIBLE):
             return verdict, changes
@@ -155,12 +189,86 @@ class UnitState:
             self._sequencer.jump(0)
         life = self.life
         for number, payload in replayed:
-            if self._sequencer.judge(number, hash(payload)) is Verdict.IN_ORDER:
+            if self._sequencer.judge(number, fingerprint(payload)) is Verdict.IN_ORDER:
                 changes += self.accept(number, payload)
                 if self.life != life:
                     life = self.life
                     changes.clear()
         return verdict, changes
+
+    def offer(self, saved: Saved) -> None:
+        """Let it take over what an earlier agent left, where the engine's own record does not reach back to its start.
+
+        Something of another life is not taken: the engine tells another start, or the batch that both know differs.
+        """
+        starts = (saved.started_s, self.engine_started_s)
+        if saved.unit == self.unit_id and (None in starts or _same_time(*starts)):
+            self._saved = saved
+
+    def take_over_unverified(self) -> None:
+        """Take over what an earlier agent left where nobody can be asked what was missed: the next batch shows it."""
+        saved, self._saved = self._saved, None
+        if saved is None or self.attached or not _same_time(saved.started_s, self.engine_started_s):
+            return
+        self._take_over(saved)
+        self.unverified = self.attached
+
+    def saved(self, engine_url: str) -> Saved | None:
+        """Return what the next agent needs; None where there is nothing to tell."""
+        if self._last is None or self.unverified:
+            return None
+        scheme = self.proof.scheme
+        return Saved(
+            VERSION,
+            self.unit_id,
+            engine_url,
+            self.engine_started_s,
+            *self._last,
+            self.head_lost,
+            self.mapped.page_tokens if self.mapped is not None else 0,
+            None if scheme is None else (str(scheme.algorithm), scheme.block_size, scheme.seed),
+            self.copies.dump(),
+        )
+
+    def is_late(self, payload: bytes) -> bool:
+        """Tell whether a batch was made before the engine's present process began."""
+        made_s = made_at_s(payload)
+        return (
+            made_s is not None and self.engine_started_s is not None and made_s < self.engine_started_s - CLOCK_SLACK_S
+        )
+
+    def _continues(self, replayed: Payloads) -> bool:
+        """Tell whether the engine's record goes on where the saved state ends, in the same life."""
+        saved = self._saved
+        if saved is None:
+            return False
+        for sequence, payload in replayed:
+            if sequence == saved.sequence:
+                return fingerprint(payload) == saved.fingerprint
+        # The batch itself is gone from the record: then the engine's start must tell that it is the same life.
+        return replayed[0][0] == saved.sequence + 1 and _same_time(saved.started_s, self.engine_started_s)
+
+    def _take_over(self, saved: Saved) -> None:
+        try:
+            scheme = None if saved.scheme is None else Scheme(HashAlgorithm(saved.scheme[0]), *saved.scheme[1:])
+            copies = self._empty_copies(saved.page_tokens)
+            copies.load(saved.layers)
+        except (ValueError, TypeError, OverflowError):
+            return
+        if scheme is not None:
+            self.proof.restore(scheme)
+        self.copies = copies
+        self.life += 1
+        self.head_lost = saved.head_lost
+        self.tally.restored += 1
+        self._last = (saved.sequence, saved.fingerprint)
+        self._sequencer.accept(saved.sequence, saved.fingerprint)
+
+    def _empty_copies(self, page_tokens: int) -> Copies | MappedCopies:
+        if not page_tokens:
+            return Copies(self.copies.num_blocks)
+        kind = GroupedCopies if pages_per_block(page_tokens) > 1 else MappedCopies
+        return kind(self.copies.num_blocks, page_tokens, self.adapters)
 
     def _void(self) -> None:
         self.copies.clear()
@@ -172,9 +280,8 @@ class UnitState:
             return
         if not event.token_ids or not event.hashes:
             return
-        kind = GroupedCopies if pages_per_block(event.block_size) > 1 else MappedCopies
         had = len(self.copies)
-        self.copies = kind(self.copies.num_blocks, event.block_size, self.adapters)
+        self.copies = self._empty_copies(event.block_size)
         if had:
             changes.clear()
             self.forget()
@@ -195,3 +302,7 @@ class UnitState:
         elif isinstance(event, AllBlocksCleared):
             self.copies.clear()
             changes.append(Change("cleared"))
+
+
+def _same_time(one: float | None, other: float | None) -> bool:
+    return one is not None and other is not None and abs(one - other) <= SAME_START_S

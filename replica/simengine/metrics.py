@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from replica.simengine.engine import Engine
 from replica.simengine.settings import Settings
 
+STARTED_S = time.time()
+"""When this process began, as the engine's counters tell it (`..._created`)."""
 _GAUGES = {
     "vllm:num_requests_running": "Requests in the running batch.",
     "vllm:num_requests_waiting": "Requests in the queue.",
@@ -34,6 +38,8 @@ def render(settings: Settings, engines: list[Engine]) -> str:
         lines += [
             f"{name}_total{{{label}}} {float(_values(each)[name])}" for label, each in zip(labels, engines, strict=True)
         ]
+        lines += [f"# HELP {name}_created {meaning}", f"# TYPE {name}_created gauge"]
+        lines += [f"{name}_created{{{label}}} {STARTED_S!r}" for label in labels]
     lines += ["# HELP vllm:request_success_total Finished requests.", "# TYPE vllm:request_success_total counter"]
     for label, engine in zip(labels, engines, strict=True):
         for reason in ("stop", "length", "abort"):

@@ -218,6 +218,7 @@ class LocalFleet:
         engine = self.engines[number].http
         return [
             *_warmroute("agent"),
+            *("--state-dir", str(self.folder / "agents")),
             *("--engine-url", engine, "--redis", self.redis_url, "--replica-id", f"r{number}"),
             *self._agent_arguments,
         ]

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,9 +22,17 @@ import redis
 import zmq
 import zmq.asyncio
 
+from replica.agent import reader as reader_module
+from replica.agent.adapters.vllm import VllmAdapter
+from replica.agent.metrics import AgentMetrics
+from replica.agent.private_state import Saved
+from replica.agent.proof import SchemeProof
+from replica.agent.reader import UnitReader
+from replica.agent.unit import UnitState
+from replica.agent.zmq_source import EventSource
 from router.kv import wire
 from router.kv.keys import Keys
-from router.kv.wire import BlocksBatch
+from router.kv.wire import BlocksBatch, Change
 
 Dump = set[tuple[int, int, int]]
 """(hash, tier, group) of every live block."""
@@ -43,6 +51,8 @@ class Publisher:
         self.events_address = "tcp://127.0.0.1:*"
         self.replay_address = "tcp://127.0.0.1:*"
         self.replays: list[int] = []
+        self.started_s: float | None = None
+        """What its metrics would tell of its start."""
         self.replay_topic = True
         """Whether replay answers carry the topic, as vLLM's of 2026 do; earlier ones and SGLang's have none."""
         self.replay_answer: Callable[[list[tuple[int, bytes]]], list[tuple[int, bytes]]] = lambda batches: batches
@@ -253,11 +263,82 @@ def recordings(golden: Path) -> dict[str, list[tuple[bytes, int, bytes]]]:
     }
 
 
+class Attached:
+    """A reader in operation, and what it told."""
+
+    def __init__(self, publisher: Any, context: Any, replay: bool = True, left: Attached | None = None) -> None:
+        self.unit = UnitState("r0/0", VllmAdapter(), SchemeProof("none", 16, None), None)
+        self.unit.engine_started_s = publisher.started_s
+        if left is not None:
+            saved = left.unit.saved("http://engine")
+            assert saved is not None
+            self.unit.offer(msgspec.msgpack.decode(msgspec.msgpack.encode(saved), type=Saved))
+        self.source = EventSource(context, publisher.events_address, publisher.replay_address if replay else None)
+        self.told: list[Change] = []
+        self.epochs = 0
+        self.reader = UnitReader(
+            self.unit,
+            self.source,
+            lambda: SchemeProof("none", 16, None),
+            self._publish,
+            self._begin_epoch,
+            AgentMetrics(),
+        )
+        self.task = asyncio.create_task(self.reader.run())
+
+    def _publish(self, changes: Sequence[Change], received_s: float) -> None:
+        self.told += changes
+
+    def _begin_epoch(self) -> None:
+        self.epochs += 1
+
+    async def subscribed(self, publisher: Any) -> None:
+        """Wait until what is published arrives: a subscription takes hold some time after the connection."""
+        async with asyncio.timeout(10):
+            await self.reader.attached.wait()
+            while not self.source.malformed:
+                publisher.send((b"no frame",))
+                await asyncio.sleep(0.005)
+
+    def live(self) -> set[int]:
+        """Hashes that the unit holds."""
+        return {h for *_, hashes in self.unit.layers() for h in hashes}
+
+    async def stop(self) -> None:
+        """End it; once is enough."""
+        if not self.task.done():
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+            self.source.close()
+
+
+@pytest.fixture
+async def attach(publisher, zmq_context, monkeypatch) -> AsyncIterator[Any]:  # type: ignore[no-untyped-def]
+    """Attach readers to the publisher; replays that nobody answers are given up soon."""
+    monkeypatch.setattr(reader_module, "REPLAY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(reader_module, "IDLE_CHECK_S", 0.3)
+    running: list[Attached] = []
+
+    async def start(replay: bool = True, left: Attached | None = None, to: Publisher | None = None) -> Attached:
+        one = Attached(to or publisher, zmq_context, replay, left)
+        running.append(one)
+        await one.subscribed(to or publisher)
+        return one
+
+    yield start
+    for one in running:
+        await one.stop()
+
+
 class Process:
     """A `warmroute` command in operation, and its ready line."""
 
-    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, Any]) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, ready: dict[str, Any], environment: dict[str, str] | None = None
+    ) -> None:
         self.process = process
+        self.environment = environment or {}
         self.ready = ready
 
     async def end(self, how: signal.Signals = signal.SIGTERM) -> int:
@@ -269,11 +350,12 @@ class Process:
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Any]:
-    """Start `warmroute` commands; all are killed after the test."""
+async def start(tmp_path: Path) -> AsyncIterator[Any]:
+    """Start `warmroute` commands; all are killed after the test. What they keep, they keep in the test's folder."""
     running: list[Process] = []
 
     async def run(*arguments: str, **environment: str) -> Process:
+        environment = {**os.environ, "TMPDIR": str(tmp_path), **environment}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -281,9 +363,9 @@ async def start() -> AsyncIterator[Any]:
             *arguments,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **environment},
+            env=environment,
         )
-        running.append(Process(process, {}))
+        running.append(Process(process, {}, environment))
         assert process.stdout is not None
         async with asyncio.timeout(20):
             running[-1].ready = json.loads(await process.stdout.readline())

@@ -2,81 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
-
 import pytest
-
-from replica.agent import reader as reader_module
-from replica.agent.adapters.vllm import VllmAdapter
-from replica.agent.metrics import AgentMetrics
-from replica.agent.proof import SchemeProof
-from replica.agent.reader import UnitReader
-from replica.agent.unit import UnitState
-from replica.agent.zmq_source import EventSource
-from router.kv.wire import Change
-
-
-class Attached:
-    """A reader in operation, and what it told."""
-
-    def __init__(self, publisher: Any, context: Any, replay: bool = True) -> None:
-        self.unit = UnitState("r0/0", VllmAdapter(), SchemeProof("none", 16, None), None)
-        self.source = EventSource(context, publisher.events_address, publisher.replay_address if replay else None)
-        self.told: list[Change] = []
-        self.epochs = 0
-        self.reader = UnitReader(
-            self.unit,
-            self.source,
-            lambda: SchemeProof("none", 16, None),
-            self._publish,
-            self._begin_epoch,
-            AgentMetrics(),
-        )
-        self.task = asyncio.create_task(self.reader.run())
-
-    def _publish(self, changes: Sequence[Change], received_s: float) -> None:
-        self.told += changes
-
-    def _begin_epoch(self) -> None:
-        self.epochs += 1
-
-    async def subscribed(self, publisher: Any) -> None:
-        """Wait until what is published arrives: a subscription takes hold some time after the connection."""
-        async with asyncio.timeout(10):
-            await self.reader.attached.wait()
-            while not self.source.malformed:
-                publisher.send((b"no frame",))
-                await asyncio.sleep(0.005)
-
-    def live(self) -> set[int]:
-        return {h for *_, hashes in self.unit.layers() for h in hashes}
-
-    async def stop(self) -> None:
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
-        self.source.close()
-
-
-@pytest.fixture
-async def attach(publisher, zmq_context, monkeypatch) -> AsyncIterator[Any]:  # type: ignore[no-untyped-def]
-    """Attach readers to the publisher; replays that nobody answers are given up soon."""
-    monkeypatch.setattr(reader_module, "REPLAY_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(reader_module, "IDLE_CHECK_S", 0.3)
-    running: list[Attached] = []
-
-    async def start(replay: bool = True) -> Attached:
-        one = Attached(publisher, zmq_context, replay)
-        running.append(one)
-        await one.subscribed(publisher)
-        return one
-
-    yield start
-    for one in running:
-        await one.stop()
 
 
 async def test_events_become_live_blocks(attach, publisher, events, eventually) -> None:  # type: ignore[no-untyped-def]
@@ -209,24 +135,18 @@ async def test_frames_that_come_twice_or_late_change_nothing(attach, publisher, 
     assert one.epochs == 0
 
 
-async def test_ranks_have_numbers_of_their_own(new_publisher, zmq_context, events, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_ranks_have_numbers_of_their_own(new_publisher, attach, events, eventually) -> None:  # type: ignore[no-untyped-def]
     """Three ranks with one topic and equal numbers: no false gap, and a clear of rank 1 leaves rank 2 alone."""
     publishers = [new_publisher(rank) for rank in range(3)]
-    ranks = [Attached(publisher, zmq_context) for publisher in publishers]
-    try:
-        for one, publisher in zip(ranks, publishers, strict=True):
-            await one.subscribed(publisher)
-        for step in range(4):
-            for rank, publisher in enumerate(publishers):
-                publisher.publish([events.stored([10 * rank + step])])
-        await eventually(lambda: [len(one.live()) for one in ranks] == [4, 4, 4])
-        publishers[1].publish([events.cleared])
-        await eventually(lambda: ranks[1].live() == set())
-        assert ranks[2].live() == {20, 21, 22, 23}
-        assert [one.unit.tally.gaps + one.unit.tally.restarts for one in ranks] == [0, 0, 0]
-    finally:
-        for one in ranks:
-            await one.stop()
+    ranks = [await attach(to=publisher) for publisher in publishers]
+    for step in range(4):
+        for rank, publisher in enumerate(publishers):
+            publisher.publish([events.stored([10 * rank + step])])
+    await eventually(lambda: [len(one.live()) for one in ranks] == [4, 4, 4])
+    publishers[1].publish([events.cleared])
+    await eventually(lambda: ranks[1].live() == set())
+    assert ranks[2].live() == {20, 21, 22, 23}
+    assert [one.unit.tally.gaps + one.unit.tally.restarts for one in ranks] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\xcb" + b"\0" * 8 + b"\x91\xc1"])
