@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from router.config_clients import CorsConfig, ForwardedConfig
 from router.config_names import SplitTarget
 from router.config_section import PositiveSeconds, Section
 from router.config_tenants import IsolationConfig, TenantConfig, UpstreamConfig
@@ -330,6 +331,8 @@ class RouterConfig(Section):
         description="who may send requests: a list, or a file that holds one; none: anyone may, and API keys pass on",
     )
     tenants_file: Path | None = Field(None, description="file that holds the list (or write its name as `tenants`)")
+    forwarded: ForwardedConfig = Field(default_factory=ForwardedConfig)  # type: ignore[arg-type]
+    cors: CorsConfig = Field(default_factory=CorsConfig)  # type: ignore[arg-type]
     isolation: IsolationConfig = Field(default_factory=IsolationConfig)  # type: ignore[arg-type]
     upstream: UpstreamConfig = Field(default_factory=UpstreamConfig)  # type: ignore[arg-type]
     registration: RegistrationConfig = Field(default_factory=RegistrationConfig)  # type: ignore[arg-type]

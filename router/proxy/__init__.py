@@ -25,6 +25,8 @@ waiting.py            requests that wait for a replica with room
 retries.py            what is tried again, and what is not
 tenancy.py            whose request it is, and what its body and head become for it
 accounts.py           what one request of a tenant's may use, and has used
+forwarded.py          X-Forwarded-*, Forwarded, Via
+cors.py               pages in browsers
 hop_by_hop.py         which headers cross the router, and which it sets
 pool.py               connections to engines
 engine_connection.py  one connection to an engine

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from router.config import LimitsConfig, RouterConfig
 from router.errors import MethodNotAllowedError, WarmrouteError
 from router.proxy.client_connection import ClientConnection
+from router.proxy.cors import Cors
 from router.proxy.deadlines import Deadlines
 from router.proxy.door import AdminHandoff, ByteBudget, Door
 from router.proxy.exchange import Exchange
 from router.proxy.forward import Forwarder, RequestIds
+from router.proxy.forwarded import ForwardedHeaders
 from router.proxy.listening import Listening, bind, url_of
 from router.proxy.models import models_json
 from router.proxy.naming import Naming
@@ -115,7 +117,7 @@ class DataPlane:
                 in_thread,
                 fleet.max_model_len,
             )
-            self.door.serve = self.tenancy.serve
+        self._set_edge(config)
 
     async def start(
         self, sockets: Sequence[socket.socket] | None = None, tls: ssl.SSLContext | None = None
@@ -164,6 +166,7 @@ class DataPlane:
         self.door.paths = AllowedPaths(config.paths)
         self.door.budget.limit(config.limits.buffered_bytes)
         self.naming.configure(config)
+        self._set_edge(config)
         tenants = Tenants.of(config, self._blinding)
         if self.tenancy is not None and tenants is not None:
             self.tenancy.configure(config, tenants)
@@ -197,6 +200,28 @@ class DataPlane:
         self.forwarder.close()
         self.deadlines.close()
 
+    def _set_edge(self, config: RouterConfig) -> None:
+        """Have requests come in by the shortest way that the configuration allows."""
+        self._cors = Cors(config.cors) if config.cors.origins else None
+        wanted = config.forwarded.mode != "off" or config.forwarded.via is not None
+        self._forwarded = ForwardedHeaders(config.forwarded) if wanted else None
+        self._next = self._route if self.tenancy is None else self.tenancy.serve
+        is_plain = self._cors is None and self._forwarded is None
+        self.door.serve = self._next if is_plain else self._enter
+
+    def _enter(self, exchange: Exchange) -> None:
+        if self._cors is not None:
+            facts, outcome = facts_of(exchange), own_outcome(exchange, 204, None)
+            if self._cors.answer_preflight(exchange):
+                self._recorder.accepted()
+                self._recorder.finished(None, outcome, facts)
+                return
+            self._cors.mark(exchange.request)
+        if self._forwarded is not None:
+            secure = self.listening is not None and self.listening.secure
+            self._forwarded.mark(exchange.request, secure=secure)
+        self._next(exchange)
+
     def _route(self, exchange: Exchange) -> None:
         if exchange.request.path == MODELS_PATH:
             self._serve_models(exchange)
@@ -217,6 +242,8 @@ class DataPlane:
         self._recorder.finished(None, outcome, facts)
 
     def _refuse(self, exchange: Exchange, error: WarmrouteError) -> None:
+        if self._cors is not None:
+            self._cors.mark(exchange.request)  # or a page in a browser could not read why
         refuse(self._recorder, exchange, error)
 
 

@@ -90,6 +90,7 @@ class Request:
         crossing: The lines of `headers` that go to an engine, where they are known already. Whoever changes `headers`
             sets it to None.
         account: Whose request it is; None without tenants.
+        cors: Header lines of the answer for pages in browsers, instead of an engine's; None: the engine's own pass.
     """
 
     request_id: str
@@ -107,6 +108,7 @@ class Request:
     explain: bool = False
     crossing: bytes | None = field(default=None, repr=False)
     account: Account | None = None
+    cors: bytes | None = field(default=None, repr=False)
 
 
 class ExchangeListener(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Protocol
 
+from router.proxy.cors import without_engines_cors
 from router.proxy.exchange import Exchange, Framing, Request
 from router.proxy.hop_by_hop import joined
 
@@ -80,6 +81,8 @@ class Http1Exchange(Exchange):
         version = self.request.version
         # Without chunked coding the end of the connection is the end of a body of unknown length.
         self._keep = self._owner.keeps_alive() and (framing is not Framing.PLAIN or version == "1.1")
+        if self.request.cors is not None:
+            lines = without_engines_cors(lines) + self.request.cors
         head = b"HTTP/1.1 %d %b\r\n%b" % (status, reason or _REASONS.get(status, b""), lines)
         if headers:
             head += joined(headers)

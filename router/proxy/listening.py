@@ -76,6 +76,11 @@ class Listening:
         self._servers: dict[socket.socket, asyncio.Server] = {}
         self._turn = asyncio.Lock()
 
+    @property
+    def secure(self) -> bool:
+        """Whether connections are by TLS."""
+        return self._tls is not None
+
     async def accept_from(self, sockets: Sequence[socket.socket]) -> None:
         """Accept from these sockets too."""
         async with self._turn:
