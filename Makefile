@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit chaos bench-start bench-prompt bench-stall bench-agent docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit chaos bench-start bench-prompt bench-stall bench-agent bench-redis docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,9 @@ $(VENV)/.test: locks/test.txt pyproject.toml | $(BIN)/python
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 with venv is needed; point PYTHON at one: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
+
+bench-redis: $(VENV)/.test ## bytes that a block takes in Redis, in snapshots and in streams (limits: 24 and 16)
+	@$(BIN)/python -m router.tools.bench_redis $(ARGS)
 
 docs: $(VENV)/.test ## write the reference tables of README.md anew
 	@$(BIN)/python -m router.tools.reference README.md
