@@ -124,6 +124,7 @@ class App:
             announced=self.announced,
             texts=texts,
             tls=self._tls.engines,
+            shortfalls=self.placer.shortfalls,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()

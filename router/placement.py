@@ -17,11 +17,12 @@ from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
 from router.fleet.ledger import Reservation
 from router.fleet.replica import Replica, Unit
-from router.fleet.vouching import Record, Vouching
+from router.fleet.vouching import Record, Vouching, VouchState
 from router.index.announced import AnnouncedBlocks
 from router.index.approximate import ApproximateMemory, memory_slot
 from router.index.expected import ExpectedBlocks, ExpectedPrompt
 from router.index.prefix_index import PrefixIndex
+from router.index.shortfalls import Shortfalls
 from router.proving import Evidence, Proving
 from router.request.prompt import Prompt
 from router.scheduling.decision import Decision, Outcome
@@ -50,6 +51,7 @@ class Placement:
     evidence: Evidence | None = None
     is_probe: bool = False
     """It shows whether a replica that was ejected is back."""
+    placed_s: float = 0.0
     first_token_seen: bool = False
     finished: bool = False
 
@@ -79,6 +81,8 @@ class Placer:
         self._fleet = fleet
         self._index = index
         self.proving = proving or Proving(index, AnnouncedBlocks(), Vouching())
+        self.shortfalls = Shortfalls()
+        """Blocks that engines did not find, to be told to their agents."""
         self._expected = expected
         self._approximate = approximate
         self._config = config
@@ -130,7 +134,18 @@ class Placer:
         if self._trace is not None and unit.scheme is not None:
             decision.trace = self._trace(prompt, chain, unit.scheme.block_size)
         return Placement(
-            request_id, decision, unit.replica, unit, chain, reservation, expected, doubted, record, evidence, is_probe
+            request_id,
+            decision,
+            unit.replica,
+            unit,
+            chain,
+            reservation,
+            expected,
+            doubted,
+            record,
+            evidence,
+            is_probe,
+            now_s,
         )
 
     def explain(self, prompt: Prompt, now_s: float, request_id: str = "") -> Decision:
@@ -167,6 +182,22 @@ class Placer:
             self.proving.ended(placement.evidence, outcome)
         if placement.record is not None and not placement.doubted and outcome.cached_tokens is not None:
             placement.record.delivered(placement.decision.matched_tokens, outcome.cached_tokens)
+            self._look_for_shortfall(placement, placement.record, outcome.cached_tokens)
+
+    def _look_for_shortfall(self, placement: Placement, record: Record, cached_tokens: int) -> None:
+        """Fewer tokens came from the cache than the unit announced: what is still believed of them is to be doubted.
+
+        Only where predictions of the kind are known to hold: otherwise the prompt was another one for the engine.
+        """
+        unit, outcome = placement.unit, placement.decision.outcome
+        if record.state is not VouchState.VOUCHED or unit.scheme is None or self._fleet.unit(unit.unit_id) is not unit:
+            return
+        if outcome is None or outcome.status not in SUCCESS or outcome.error is not None:
+            return
+        size = unit.scheme.block_size
+        missing = placement.chain[cached_tokens // size : placement.decision.matched_tokens // size]
+        believed = [block for block in missing if self._index.holds(unit.slot, block)]
+        self.shortfalls.add(unit.unit_id, believed, placement.placed_s)
 
     def _learned(self, placement: Placement, now_s: float) -> None:
         unit = placement.unit

@@ -191,6 +191,16 @@ class BlockMap:
             found.extend([low for where, low in enumerate(lows) if low or any(part[where] for part in rest)])
         return found
 
+    def with_low_words(self, lows: set[int]) -> list[int]:
+        """Return the hashes whose number has one of these as its lowest word. Looks at all: for rare use."""
+        found = []
+        words = self._words
+        for keys, numbers in zip(self._keys, self._numbers, strict=True):
+            here = numbers[::words]
+            if not lows.isdisjoint(here):
+                found += [block for block, low in zip(keys, here, strict=True) if low in lows]
+        return found
+
     def _read(self, numbers: array[int], where: int) -> int:
         words = self._words
         if words == 2:

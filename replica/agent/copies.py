@@ -10,13 +10,15 @@ pass it, removals were lost: `CopiesOverflowError`, and what the unit holds is u
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from replica.agent.block_table import BlockSet
 from replica.agent.private_state import SavedLayer
 from router.kv.events import BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.wire import Layer
 
+MAX_STORED_AGAIN = 20_000
+"""Blocks of which it is remembered when they were last announced though they were held: the newest."""
 UNBOUNDED_TIER_BLOCKS = 4_000_000
 """Bound of a tier whose size the engine does not tell: 16 KV tokens a block make it 64 million tokens."""
 MAX_LAYERS = 256
@@ -29,6 +31,26 @@ class CopiesOverflowError(Exception):
 def tier_bound(tier: Tier, num_blocks: int | None) -> int:
     """Return how many blocks a tier can hold at most."""
     return num_blocks if tier is Tier.GPU and num_blocks is not None else UNBOUNDED_TIER_BLOCKS
+
+
+class StoredAgain:
+    """When blocks that were held were announced again: a further copy, or the first one after all."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        """`time.monotonic()` of the batch that is being read."""
+        self._at_s: dict[int, float] = {}
+
+    def note(self, block: int) -> None:
+        """It was announced now."""
+        self._at_s.pop(block, None)
+        self._at_s[block] = self.now_s
+        if len(self._at_s) > MAX_STORED_AGAIN:
+            del self._at_s[next(iter(self._at_s))]
+
+    def since(self, block: int, since_s: float) -> bool:
+        """Tell whether it was announced at `since_s` or later."""
+        return self._at_s.get(block, float("-inf")) >= since_s
 
 
 class _LayerCopies:
@@ -54,6 +76,7 @@ class Copies:
         self.num_blocks = num_blocks
         self.clamped = 0
         """How often re-announced hashes were clamped to one copy."""
+        self.again = StoredAgain()
         self._layers: dict[tuple[Tier, int], _LayerCopies] = {}
 
     def __len__(self) -> int:
@@ -75,12 +98,13 @@ class Copies:
         layer.kind = event.kind
         held, extra = layer.held, layer.extra
         fresh = []
-        add = held.add
+        add, note = held.add, self.again.note
         for block in hashes:
             if add(block):
                 fresh.append(block)
             else:
                 extra[block] = extra.get(block, 0) + 1
+                note(block)
         layer.total += len(hashes)
         bound = tier_bound(tier, self.num_blocks)
         if layer.total > bound:
@@ -107,6 +131,26 @@ class Copies:
                 layer.total -= 1
                 gone.append(block)
         return gone
+
+    def disbelieve(self, blocks: Sequence[int], since_s: float) -> list[tuple[int, GroupKind, list[int]]]:
+        """Correct counts of blocks on the GPU that the engine did not find when it was asked after `since_s`.
+
+        One that was announced since is there, once; the others are not.
+
+        Returns:
+            What is held no more, as (group, kind, hashes).
+        """
+        found = []
+        for (tier, group), layer in self._layers.items():
+            gone = []
+            for block in blocks if tier is Tier.GPU else ():
+                layer.total -= layer.extra.pop(block, 0)
+                if not self.again.since(block, since_s) and layer.held.discard(block):
+                    layer.total -= 1
+                    gone.append(block)
+            if gone:
+                found.append((group, layer.kind, gone))
+        return found
 
     def kind(self, tier: Tier, group: int) -> GroupKind:
         """Return how a group matches; FULL for one that is not known."""

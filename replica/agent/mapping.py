@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from replica.agent.block_table import BlockMap
-from replica.agent.copies import MAX_LAYERS, CopiesOverflowError, tier_bound
+from replica.agent.copies import MAX_LAYERS, CopiesOverflowError, StoredAgain, tier_bound
 from replica.agent.private_state import SavedLayer
 from router.kv.events import HASH_MASK, BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.extra_keys import NO_EXTRA_KEYS, ExtraKeys, Lora
@@ -82,6 +82,7 @@ class MappedCopies:
         self.page_tokens = page_tokens
         self.adapters = adapters
         self.clamped = 0
+        self.again = StoredAgain()
         self.is_naming = False
         """Whether any block has had a name."""
         self.unnamed = 0
@@ -141,6 +142,22 @@ class MappedCopies:
                     layer.blank -= digest == UNNAMED
         return gone
 
+    def disbelieve(self, blocks: Sequence[int], since_s: float) -> list[tuple[int, GroupKind, list[int]]]:
+        """Correct counts of blocks on the GPU, by their own names: see `replica.agent.copies.Copies`."""
+        found = []
+        for (tier, group), layer in self._layers.items():
+            gone = []
+            for block in layer.named.with_low_words(set(blocks)) if tier is Tier.GPU else ():
+                layer.total -= layer.extra.pop(block, 0)
+                if not self.again.since(block, since_s):
+                    layer.total -= 1
+                    digest = layer.named.pop(block) or UNNAMED
+                    layer.held.pop(block)
+                    gone.append(digest & HASH_MASK)
+            if gone:
+                found.append((group, layer.kind, gone))
+        return found
+
     def kind(self, tier: Tier, group: int) -> GroupKind:
         """Return how a group matches; FULL for one that is not known."""
         layer = self._layers.get((tier, group))
@@ -186,6 +203,7 @@ class MappedCopies:
             before = held.get(block)
             if before is not None:
                 extra[block] = extra.get(block, 0) + 1
+                self.again.note(block)
             if not before:
                 held.put(block, digest or UNNAMED)
                 if digest:

@@ -41,6 +41,12 @@ class AgentMetrics:
             unit,
             registry=r,
         )
+        self.disbelieved = Counter(
+            "warmroute_agent_disbelieved_blocks",
+            "Blocks given up since a router saw that the engine did not find them",
+            unit,
+            registry=r,
+        )
         self.snapshots = Counter("warmroute_agent_snapshots", "Snapshots written", unit, registry=r)
         self.redis_errors = Counter("warmroute_agent_redis_errors", "Failed steps in Redis", unit, registry=r)
         self.scrape_errors = Counter("warmroute_agent_scrape_errors", "Failed scrapes of the engine", registry=r)

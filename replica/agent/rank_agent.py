@@ -14,6 +14,7 @@ import zmq.asyncio
 
 from replica.agent import probe, redis_link
 from replica.agent.adapters import adapters
+from replica.agent.doubts import DoubtReader
 from replica.agent.engine import Engine, EngineFacts, RankSource
 from replica.agent.lane import Lane
 from replica.agent.metrics import AgentMetrics
@@ -94,6 +95,7 @@ class RankAgent:
             self._reader = UnitReader(
                 self.unit, self._sockets, self._new_proof, self._publish, self._begin_epoch, metrics
             )
+        self._doubts = DoubtReader(redis, settings.keys, self.unit, lambda: self.sink.epoch, self._publish, metrics)
         self._tasks: list[asyncio.Task[None]] = []
         self._registered: Registration | None = None
         self._serving = False
@@ -112,6 +114,7 @@ class RankAgent:
         if self._reader is not None:
             self._tasks.append(asyncio.create_task(self._reader.run(), name=f"reader {self.unit_id}"))
             self._tasks.append(asyncio.create_task(self._keep_state(), name=f"state {self.unit_id}"))
+            self._tasks.append(asyncio.create_task(self._doubts.run(), name=f"doubts {self.unit_id}"))
 
     async def serve(self) -> None:
         """Register the unit, once the engine's cache was looked at."""

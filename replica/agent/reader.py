@@ -144,7 +144,7 @@ class UnitReader:
                 verdict = Verdict.IN_ORDER
         if verdict is Verdict.IN_ORDER:
             self._strange = 0
-            self._hand_on(unit.accept(frame.sequence, frame.payload), frame.received_s)
+            self._hand_on(unit.accept(frame.sequence, frame.payload, frame.received_s), frame.received_s)
 
     async def _reload(self) -> None:
         """Read the engine's whole history again, where it still has it."""
@@ -152,7 +152,7 @@ class UnitReader:
         replayed = await self._source.replay(0, REPLAY_TIMEOUT_S)
         if replayed and replayed[0][0] == 0:
             self._unit.detach()
-            _, changes = self._unit.absorb(0, replayed)
+            _, changes = self._unit.absorb(0, replayed, time.monotonic())
             self._hand_on(changes, time.monotonic())
 
     async def _resync(self, received_s: float | None = None) -> bool:
@@ -171,7 +171,7 @@ class UnitReader:
             replayed = await self._source.replay(start, REPLAY_TIMEOUT_S)
             verdict = None
             if replayed is not None:
-                verdict, changes = unit.absorb(start, replayed)
+                verdict, changes = unit.absorb(start, replayed, received_s)
                 self._hand_on(changes, received_s)
             outcome = "unanswered" if verdict is None else verdict.name.lower()
             self._metrics.replays.labels(unit.unit_id, outcome).inc()

@@ -43,6 +43,7 @@ class GroupedCopies(MappedCopies):
             before = held.get(block)
             if before is not None:
                 extra[block] = extra.get(block, 0) + 1
+                self.again.note(block)
             if not event.token_ids:
                 packed = self._packed(block)
             else:

@@ -17,7 +17,7 @@ from replica.agent.private_state import VERSION, Saved
 from replica.agent.proof import SchemeProof
 from replica.agent.regrouping import GroupedCopies
 from replica.agent.sequencer import ReplayVerdict, Sequencer, Verdict, fingerprint, made_at_s
-from router.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from router.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, Tier
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.kv.wire import Change, Layer
 
@@ -116,8 +116,9 @@ class UnitState:
             self.tally.duplicates += 1
         return verdict
 
-    def accept(self, sequence: int, payload: bytes) -> list[Change]:
-        """Apply the next batch; return what changed for routers, in order."""
+    def accept(self, sequence: int, payload: bytes, now_s: float = 0.0) -> list[Change]:
+        """Apply the next batch, read at `now_s` (monotonic); return what changed for routers, in order."""
+        self.copies.again.now_s = now_s
         mark = fingerprint(payload)
         self._sequencer.accept(sequence, mark)
         self._last = (sequence, mark)
@@ -136,6 +137,13 @@ class UnitState:
                 changes.clear()
                 self.forget()
         return changes
+
+    def disbelieve(self, blocks: Sequence[int], since_s: float) -> list[Change]:
+        """A router says that the engine did not find these blocks, asked after `since_s`; return what changed."""
+        if self.unverified:
+            return []
+        found = self.copies.disbelieve(blocks, since_s)
+        return [Change("removed", int(Tier.GPU), group, int(kind), gone) for group, kind, gone in found]
 
     def restart(self, proof: SchemeProof | None = None) -> None:
         """Begin a new life of the engine: nothing is cached, numbers start again at 0, the scheme is to be proven."""
@@ -167,7 +175,7 @@ class UnitState:
         self.tally.unknown += 1
         self._void()
 
-    def absorb(self, start: int, replayed: Payloads) -> tuple[ReplayVerdict, list[Change]]:
+    def absorb(self, start: int, replayed: Payloads, now_s: float = 0.0) -> tuple[ReplayVerdict, list[Change]]:
         """Apply a replay; return what it was and what changed.
 
         On OTHER_LIFE and IMPOSSIBLE nothing is applied. TRUNCATED has begun a new life when batches in the middle were
@@ -190,7 +198,7 @@ class UnitState:
         life = self.life
         for number, payload in replayed:
             if self._sequencer.judge(number, fingerprint(payload)) is Verdict.IN_ORDER:
-                changes += self.accept(number, payload)
+                changes += self.accept(number, payload, now_s)
                 if self.life != life:
                     life = self.life
                     changes.clear()

@@ -18,6 +18,7 @@ from router.feeds.static_feed import StaticFeed
 from router.fleet.fleet import Fleet
 from router.index.announced import AnnouncedBlocks
 from router.index.prefix_index import PrefixIndex
+from router.index.shortfalls import Shortfalls
 from router.kv.addresses import AllowedAddresses
 from router.telemetry.metrics import Metrics
 from router.texts import ModelTexts
@@ -52,8 +53,10 @@ class Feeds:
         announced: AnnouncedBlocks | None = None,
         texts: ModelTexts | None = None,
         tls: EngineTls | None = None,
+        shortfalls: Shortfalls | None = None,
     ) -> None:
         self._tls = tls
+        self._shortfalls = shortfalls
         try:
             AllowedAddresses(config.registration.allow)
         except ValueError as error:
@@ -101,6 +104,7 @@ class Feeds:
                         announced=self.announced,
                         texts=self._texts,
                         drains=self.drains,
+                        shortfalls=self._shortfalls,
                     )
                     group.create_task(self.redis.run())
 

@@ -27,12 +27,14 @@ from router.feeds.membership import FeedHealth
 from router.feeds.published_texts import PublishedTexts
 from router.feeds.redis_link import KeyFaultError, RedisError, RedisLink
 from router.feeds.roster import Roster
+from router.feeds.shortfalls import ShortfallTeller
 from router.feeds.snapshots import SnapshotLoader
 from router.feeds.unleased import MissingLeases
 from router.feeds.watch import MemberWatch
 from router.fleet.fleet import Fleet
 from router.index.announced import AnnouncedBlocks
 from router.index.prefix_index import PrefixIndex
+from router.index.shortfalls import Shortfalls
 from router.kv.addresses import AllowedAddresses
 from router.kv.client.faults import kind_of, told
 from router.kv.keys import Keys
@@ -61,6 +63,7 @@ class RedisFeed:
         announced: Hears of every block that a followed unit announces.
         texts: Given the tokenizers that agents publish; None: nobody reads them.
         drains: Operators' orders, exchanged with other routers; None: nobody gives any.
+        shortfalls: What agents are to be told; None: nothing.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class RedisFeed:
         announced: AnnouncedBlocks | None = None,
         texts: ModelTexts | None = None,
         drains: Drains | None = None,
+        shortfalls: Shortfalls | None = None,
     ) -> None:
         if config.redis is None:
             raise ValueError("the Redis feed needs `redis` in the configuration")
@@ -95,6 +99,7 @@ class RedisFeed:
         self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
         self._snapshots = SnapshotLoader(self._lanes, metrics, clock)
         self._published = PublishedTexts(roster, texts or ModelTexts(), config.models, secret is not None, clock)
+        self._teller = ShortfallTeller(shortfalls or Shortfalls(), roster, metrics, clock)
         self._leases: dict[str, bytes | None] = {}
         self._missing = MissingLeases(self._keys)
         self._reached = self._registry_fault = self._is_partly_lost = False
@@ -164,6 +169,7 @@ class RedisFeed:
             group.create_task(self._snapshots.run(link, self.ready))
             group.create_task(self._lease_rounds(link))
             group.create_task(self._published.run(link))
+            group.create_task(self._teller.run(link))
 
     async def _lease_rounds(self, link: RedisLink) -> None:
         while True:

@@ -17,6 +17,7 @@ from typing import Any
 from redis.exceptions import ClusterCrossSlotError
 
 from router.feeds.lane_reads import LaneReads
+from router.kv import doubts
 from router.kv.client.client import RedisClient, RedisError, UnreachableError
 from router.kv.client.faults import is_of_one_key
 from router.kv.keys import FIELD, Keys
@@ -174,6 +175,13 @@ class RedisLink:
             await self._run(key, "DEL", key)
         else:
             await self._run(key, "SET", key, data, "PX", keep_ms)
+
+    async def write_doubt(self, unit: str, data: bytes) -> None:
+        """Leave word for a unit's agent: the last few are kept, and not for long."""
+        key = self._keys.doubts(unit)
+        await self._run(key, "RPUSH", key, data)
+        await self._run(key, "LTRIM", key, -doubts.MAX_KEPT, -1)
+        await self._run(key, "PEXPIRE", key, doubts.KEEP_S * 1000)
 
     async def snapshot(self, unit: str) -> Snapshot | None:
         """Return the unit's newest snapshot, or None where there is no whole one."""

@@ -1,8 +1,8 @@
 """What agents and routers may do in Redis: rules for `ACL SETUSER`, with the least rights that each needs. Pure.
 
-An agent writes the keys of its namespace; a router reads them, and writes operators' orders to drain alone. Neither
-sees any other key or channel, and neither may do what concerns the server. Scripts run with the rights of their user,
-so what they call is listed too.
+An agent writes the keys of its namespace; a router reads them, and writes operators' orders to drain and what agents
+are to be told of missing blocks. Neither sees any other key or channel, or may do what concerns the server. Scripts run
+with the rights of their user, so what they call is listed too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _AGENT = (
     "script|load evalsha",
     "get set del unlink exists rename expire pexpire",
     "xadd xtrim xrevrange",
-    "rpush",
+    "rpush lpop",
     "zadd zrem zremrangebyscore",
 )
-_ROUTER = ("get set del", "lrange", "xread xrange xrevrange", "zrevrangebyscore")
+_ROUTER = ("get set del", "lrange rpush ltrim pexpire", "xread xrange xrevrange", "zrevrangebyscore")
 
 
 def agent_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
@@ -27,7 +27,8 @@ def agent_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
 
 def router_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
     """Return the rules of a router's user, but for its name, `on` and password."""
-    return _rules(f"%R~{{{namespace}:* %R~{{{namespace}}}:units ~{{{namespace}:drain}}:*", _ROUTER)
+    written = f"~{{{namespace}:drain}}:* ~{{{namespace}:doubt}}:*"
+    return _rules(f"%R~{{{namespace}:* %R~{{{namespace}}}:units {written}", _ROUTER)
 
 
 def _rules(keys: str, commands: tuple[str, ...]) -> str:

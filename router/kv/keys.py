@@ -7,6 +7,7 @@
     {wr:k}:snapshot:UNIT            string: N, the name of the newest whole snapshot (the pointer)
     {wr:k}:snapshot:UNIT:N          list of snapshot chunks, in order
     {wr:drain}:REPLICA              string with PX: drains.encode(...), an operator's order to take no new requests
+    {wr:doubt}:UNIT                 list of doubts.encode(...), from routers to the unit's agent
     {wr:text}:SHA256                list of a tokenizer file's chunks, in order: what all agents of a model share
     {wr:text}:SHA256:NAME           the same while an agent writes it
 
@@ -81,6 +82,10 @@ class Keys:
     def drain(self, replica_id: str) -> str:
         """The operator's order that a replica takes no new requests, with a time to live."""
         return f"{{{self.namespace}:drain}}:{replica_id}"
+
+    def doubts(self, unit: str) -> str:
+        """What routers tell a unit's agent of blocks that its engine did not find."""
+        return f"{{{self.namespace}:doubt}}:{unit}"
 
     def text_file(self, digest: str) -> str:
         """List of the chunks of a tokenizer file, by the SHA-256 of its content."""

@@ -250,6 +250,10 @@ class Metrics:
         """An entry reached the index; `lag_s` is counted from Redis' time of it."""
         self._distribution("warmroute_feed_lag_seconds").observe(max(0.0, lag_s))
 
+    def shortfall_told(self, blocks: int) -> None:
+        """An agent was told of blocks that its engine did not find."""
+        self._count("warmroute_shortfall_blocks_total").value += blocks
+
     def gap_found(self) -> None:
         """A batch did not follow the one before."""
         self._count("warmroute_feed_gaps_total").value += 1

@@ -128,6 +128,10 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("feed_units", "Units that the Redis feed follows, by state: `synced`, `waiting` for a snapshot.", "state"),
     _counter("feed_messages", "Messages read from lanes, by kind.", "kind"),
     _counter("feed_blocks", "Blocks applied to the index from batches and snapshots.", "op"),
+    _counter(
+        "shortfall_blocks",
+        "Blocks that a unit was believed to hold and its engine did not find; its agent was told of them.",
+    ),
     _counter("feed_gaps", "Batches that were missing, late or from another epoch: each ends in a resync."),
     _counter("feed_resyncs", "Snapshots loaded, by reason.", "reason"),
     _counter("feed_refused_leases", "Leases seen anew and not believed, by reason.", "reason"),

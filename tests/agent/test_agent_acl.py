@@ -84,6 +84,8 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(
     assert await link.drains(["r0", "r1"]) == {"r0": b"order", "r1": None}
     assert await client.run("r0", "GET", Keys().drain("r0")) == b"order"
     await link.write_drain("r0", None, 0)
+    await link.write_doubt("r0/0", b"doubt")
+    assert await client.run(Keys().doubts("r0/0"), "LPOP", Keys().doubts("r0/0"), 10) == [b"doubt"]
     await lane.retire()
     assert await link.units(60) == {}
     await link.close()
