@@ -43,6 +43,7 @@ from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
+from router.telemetry.request_trace import RequestTrace
 from router.telemetry.traces import Tracer
 from router.telemetry.trust_log import log_trust_change
 from router.texts import ModelTexts
@@ -109,7 +110,8 @@ class App:
         self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
         self.decisions = DecisionLog(config.admin.decisions)
         self._access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
-        self.recorder = Recorder(self.metrics, self.decisions, self._access_log)
+        self._trace = RequestTrace(config.record) if config.record is not None else None
+        self.recorder = Recorder(self.metrics, self.decisions, self._access_log, self._trace)
         self.report = ReloadReport()
         self.draining = False
         self.pause_over = asyncio.Event()
@@ -277,6 +279,8 @@ class App:
         self.texts.close()
         await self._closing.aclose()
         await asyncio.to_thread(self._access_log.close)
+        if self._trace is not None:
+            await asyncio.to_thread(self._trace.close)
 
     async def _listen(self) -> dict[str, str]:
         seat, loop = self._seat, asyncio.get_running_loop()

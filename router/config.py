@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from router.config_clients import CorsConfig, ForwardedConfig
 from router.config_names import SplitTarget
@@ -338,6 +338,18 @@ class RouterConfig(Section):
     registration: RegistrationConfig = Field(default_factory=RegistrationConfig)  # type: ignore[arg-type]
     admin: AdminConfig = Field(default_factory=AdminConfig)  # type: ignore[arg-type]
     log: LogConfig = Field(default_factory=LogConfig)  # type: ignore[arg-type]
+    record: Path | None = Field(
+        None,
+        description="file to write a trace of the requests to, which `warmroute simulate` reads: times, lengths and "
+        "names of blocks, no text; one from an earlier start is renamed; needs `workers: 1`",
+    )
+
+    @field_validator("record")
+    @classmethod
+    def _record_by_one(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("workers", 1) > 1:
+            raise ValueError("needs `workers: 1`: each worker would name blocks by a key of its own")
+        return value
 
     @field_validator("redis", mode="before")
     @classmethod

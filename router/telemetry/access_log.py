@@ -1,15 +1,12 @@
-"""A line for each request, written by one thread in batches.
+"""A line for each request, written by a thread of its own.
 
-It is on the path of every request, so a line is put together in one pass, and neither a system call nor a standard
-error that nobody reads is waited for: lines wait up to `WRITE_EVERY_S` and `MAX_LINES` for the writer. Past that they
-are lost, and counted; at `close` all that wait are written.
+It is on the path of every request, so a line is put together in one pass.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,14 +14,10 @@ from typing import Literal, TextIO
 
 from router.kv.log_lines import MAX_VALUE_CHARACTERS, clean
 from router.scheduling.decision import Decision, Outcome
+from router.telemetry.line_writer import LineWriter
 
 Format = Literal["json", "console"]
 
-WRITE_EVERY_S = 0.05
-MAX_LINES = 50_000
-"""Lines that wait: some 20 MB."""
-CLOSE_S = 5.0
-"""For how long `close` waits for a standard error that takes nothing."""
 _MAX_TEXTS = 4_096
 
 
@@ -72,13 +65,7 @@ class AccessLog:
         self._stream = stream or sys.stderr
         self._json = log_format == "json"
         self.enabled = enabled
-        self.lost = 0
-        """Lines that found no place since the writer told of such."""
-        self._lines: list[str] = []
-        self._waiting = threading.Event()
-        self._closing = threading.Event()
-        self._writing = threading.Lock()
-        self._writer: threading.Thread | None = None
+        self.writer = LineWriter("access-log", self._put, _lost)
         self._second = -1
         self._clock = ""
         self._texts: dict[str, str] = {}
@@ -146,58 +133,16 @@ class AccessLog:
             if decision.retries:
                 parts += (self._retries, str(len(decision.retries)))
         parts.append(self._end)
-        self._add("".join(parts))
+        self.writer.add("".join(parts))
 
     def close(self) -> None:
         """Write all that waits; no more is taken. May block: not for the loop."""
         self.enabled = False
-        self._closing.set()
-        self._waiting.set()
-        if self._writer is not None:
-            self._writer.join(CLOSE_S)
+        self.writer.close()
 
-    def flush(self) -> None:
-        """Write what waits now, by the caller."""
-        with self._writing:
-            count, lost = len(self._lines), self.lost
-            batch = self._lines[:count]
-            # An append between these two goes to the end, which stays.
-            del self._lines[:count]
-            if lost:
-                self.lost -= lost
-                batch.append(f"{lost} lines of the access log were lost: standard error takes them too slowly\n")
-            if not batch:
-                return
-            try:
-                self._stream.write("".join(batch))
-                self._stream.flush()
-            except (OSError, ValueError):
-                # A closed or full standard error must not fail a request that was served.
-                self.enabled = False
-
-    def _add(self, line: str) -> None:
-        lines = self._lines
-        if len(lines) >= MAX_LINES:
-            self.lost += 1
-            return
-        lines.append(line)
-        if len(lines) == 1:
-            if self._writer is None:
-                self._writer = threading.Thread(target=self._write_batches, name="access-log", daemon=True)
-                self._writer.start()
-            self._waiting.set()
-
-    def _write_batches(self) -> None:
-        """The writer: sleeps while nothing waits."""
-        while True:
-            self._waiting.wait()
-            self._closing.wait(WRITE_EVERY_S)
-            self._waiting.clear()
-            self.flush()
-            if self._lines:
-                self._waiting.set()  # a line came while the batch was taken out
-            elif self._closing.is_set():
-                return
+    def _put(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
     def _tick(self, second: int) -> None:
         """Begin a new second."""
@@ -223,3 +168,7 @@ class AccessLog:
         if len(request_id) > MAX_VALUE_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
             request_id = clean(request_id)
         return json.dumps(request_id) if self._json else request_id
+
+
+def _lost(count: int) -> str:
+    return f"{count} lines of the access log were lost: standard error takes them too slowly\n"

@@ -7,6 +7,7 @@ from router.scheduling.decision import Decision, Outcome
 from router.telemetry.access_log import AccessLog, RequestFacts
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import Metrics
+from router.telemetry.request_trace import RequestTrace
 
 __all__ = ["Recorder", "RequestFacts"]
 
@@ -14,10 +15,13 @@ __all__ = ["Recorder", "RequestFacts"]
 class Recorder:
     """Takes note of requests. Every call is synchronous and costs microseconds."""
 
-    def __init__(self, metrics: Metrics, decisions: DecisionLog, access_log: AccessLog) -> None:
+    def __init__(
+        self, metrics: Metrics, decisions: DecisionLog, access_log: AccessLog, trace: RequestTrace | None = None
+    ) -> None:
         self.metrics = metrics
         self.decisions = decisions
         self._access_log = access_log
+        self._trace = trace
 
     def accepted(self) -> None:
         """A request's head is complete. `finished` is called for it exactly once."""
@@ -69,6 +73,8 @@ class Recorder:
         if good and decision is not None:
             self._count_reuse(decision, outcome, facts)
         self._access_log.write(decision, outcome, facts)
+        if good and placement is not None and self._trace is not None:
+            self._trace.write(placement, outcome)
 
     def _count_reuse(self, decision: Decision, outcome: Outcome, facts: RequestFacts) -> None:
         understood = decision.prompt_reason is None

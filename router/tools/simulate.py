@@ -37,7 +37,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--replicas", type=int, metavar="N", help="engines, 1 to 1000 (a workload has its own)")
     add("--blocks", type=int, metavar="N", help="blocks of each engine's cache, 1 or more (a workload has its own)")
-    add("--block-tokens", type=int, metavar="N", help="tokens a block (default: 512, as in the trace; workloads: 64)")
+    add(
+        "--block-tokens",
+        type=int,
+        metavar="N",
+        help="tokens a block (default: what the trace says, else 512; workloads: 64)",
+    )
     add("--engine", choices=list(ENGINES), default="serial", help="model of an engine (default: serial)")
     add(
         "--prefill-tokens-per-s",

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from router.scheduling.decision import Decision, Outcome
-from router.telemetry import access_log
+from router.telemetry import line_writer
 from router.telemetry.access_log import AccessLog, RequestFacts
 
 FACTS = RequestFacts("q", "POST", "/v1/completions", "tiny", stream=True)
@@ -23,7 +23,7 @@ def outcome(**changes: object) -> Outcome:
 
 
 def lines(log: AccessLog, stream: io.StringIO) -> list[str]:
-    log.flush()
+    log.writer.flush()
     return stream.getvalue().splitlines()
 
 
@@ -121,7 +121,7 @@ def test_no_line_is_lost_between_many_writes_and_the_end() -> None:
 
 def test_a_standard_error_that_takes_nothing_holds_bounded_memory_and_no_request(monkeypatch) -> None:
     """Lines over the bound are lost and counted, without waiting; the count is told once there is room."""
-    monkeypatch.setattr(access_log, "MAX_LINES", 10)
+    monkeypatch.setattr(line_writer, "MAX_LINES", 10)
     stuck, go_on = threading.Event(), threading.Event()
 
     class Stream(io.StringIO):
@@ -136,7 +136,7 @@ def test_a_standard_error_that_takes_nothing_holds_bounded_memory_and_no_request
     assert stuck.wait(10)
     for _ in range(25):
         log.write(None, outcome(), FACTS)
-    assert log.lost == 15
+    assert log.writer.lost == 15
     go_on.set()
     log.close()
     assert len(stream.getvalue().splitlines()) == 1 + 10 + 1
@@ -149,6 +149,6 @@ def test_a_broken_standard_error_fails_no_request() -> None:
     log = AccessLog(stream)
     stream.close()
     log.write(None, outcome(), FACTS)
-    log.flush()
-    assert not log.enabled
+    log.writer.flush()
+    assert log.writer.broken
     log.close()

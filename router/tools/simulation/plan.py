@@ -14,6 +14,7 @@ from router.tools.simulation.engine import EngineShape
 from router.tools.simulation.figures import Objective
 from router.tools.simulation.peers import PEERS
 from router.tools.simulation.run import Change
+from router.tools.simulation.trace import recorded_block_tokens
 from router.tools.simulation.warmroute import Hearing
 from router.tools.simulation.workloads import Scenario
 
@@ -71,7 +72,9 @@ def check(args: argparse.Namespace, scenario: Scenario | None) -> Plan:
     """
     problems: list[Problem] = []
     if args.block_tokens is None:
-        args.block_tokens = TRACE_BLOCK_TOKENS if scenario is None else WORKLOAD_BLOCK_TOKENS
+        args.block_tokens = (
+            WORKLOAD_BLOCK_TOKENS if scenario is not None else recorded_block_tokens(args.trace) or TRACE_BLOCK_TOKENS
+        )
     if args.replicas is None and scenario is not None:
         args.replicas = scenario.replicas
     if args.blocks is None and scenario is not None:

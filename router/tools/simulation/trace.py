@@ -3,7 +3,7 @@
     {"timestamp": 27000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}
 
 `timestamp` is in milliseconds, lengths are tokens, and `hash_ids` names the prompt's blocks (512 tokens each there):
-equal leading names are a shared prefix.
+equal leading names are a shared prefix. What a router recorded (`record`) says `block_tokens` in each line.
 """
 
 from __future__ import annotations
@@ -23,11 +23,22 @@ FIELDS = {"timestamp": 0, "input_length": 1, "output_length": 0}
 """Numbers that a line must have, with the least that they may be."""
 
 
+def recorded_block_tokens(path: Path) -> int | None:
+    """Return the tokens of a block that a trace's first line tells; None where it tells none."""
+    try:
+        with path.open("rb") as lines:
+            line = orjson.loads(lines.readline())
+    except (OSError, ValueError):
+        return None  # whoever reads the trace says so
+    found = line.get("block_tokens") if isinstance(line, dict) else None
+    return found if type(found) is int and found > 0 else None
+
+
 def read_trace(path: Path, block_tokens: int, speed: float = 1.0) -> list[Session]:
     """Read a trace.
 
     Args:
-        block_tokens: Tokens of a block, 1 or more.
+        block_tokens: Tokens of a block, 1 or more; a line that tells another number is a problem.
         speed: Over 0; at 2 the requests come twice as fast.
 
     Raises:
@@ -65,6 +76,8 @@ def _session(line: Any, block_tokens: int, speed: float) -> Session:
     names = line.get("hash_ids")
     if not isinstance(names, list) or not all(type(name) is int for name in names):
         raise ValueError("hash_ids must be a list of whole numbers")
+    if line.get("block_tokens", block_tokens) != block_tokens:
+        raise ValueError(f"its blocks have {str(line['block_tokens'])[:40]} tokens, others {block_tokens}")
     prompt_tokens = int(line["input_length"])
     if not prompt_tokens // block_tokens <= len(names) <= -(-prompt_tokens // block_tokens):
         raise ValueError(

@@ -1,0 +1,89 @@
+"""Lines written by one thread in batches: neither a system call nor a reader that takes nothing is waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+WRITE_EVERY_S = 0.05
+MAX_LINES = 50_000
+"""Lines that wait: some 20 MB of an access log."""
+CLOSE_S = 5.0
+"""For how long `close` waits for a reader that takes nothing."""
+
+
+class LineWriter:
+    """Takes lines from the event loop's thread. Past `MAX_LINES` they are lost, and counted.
+
+    Args:
+        name: Of the thread.
+        put: Writes a text, from the writer's thread; what it raises of OSError and ValueError ends the writing.
+        lost_note: Makes a line that tells of so many lost ones; None: nothing is told.
+    """
+
+    def __init__(self, name: str, put: Callable[[str], None], lost_note: Callable[[int], str] | None = None) -> None:
+        self.lost = 0
+        """Lines that found no place since the writer told of such."""
+        self.broken = False
+        """Writing failed: no more is taken."""
+        self._name = name
+        self._put = put
+        self._lost_note = lost_note
+        self._lines: list[str] = []
+        self._waiting = threading.Event()
+        self._closing = threading.Event()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, line: str) -> None:
+        """Write a line, with its newline, soon."""
+        lines = self._lines
+        if self.broken or self._closing.is_set():
+            return
+        if len(lines) >= MAX_LINES:
+            self.lost += 1
+            return
+        lines.append(line)
+        if len(lines) == 1:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_batches, name=self._name, daemon=True)
+                self._thread.start()
+            self._waiting.set()
+
+    def close(self) -> None:
+        """Write all that waits; no more is taken. May block: not for the loop."""
+        self._closing.set()
+        self._waiting.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def flush(self) -> None:
+        """Write what waits now, by the caller."""
+        with self._writing:
+            count, lost = len(self._lines), self.lost
+            batch = self._lines[:count]
+            # An append between these two goes to the end, which stays.
+            del self._lines[:count]
+            if lost:
+                self.lost -= lost
+                if self._lost_note is not None:
+                    batch.append(self._lost_note(lost))
+            if not batch:
+                return
+            try:
+                self._put("".join(batch))
+            except (OSError, ValueError):
+                # A closed or full output must not fail a request that was served.
+                self.broken = True
+
+    def _write_batches(self) -> None:
+        """The writer: sleeps while nothing waits."""
+        while True:
+            self._waiting.wait()
+            self._closing.wait(WRITE_EVERY_S)
+            self._waiting.clear()
+            self.flush()
+            if self._lines:
+                self._waiting.set()  # a line came while the batch was taken out
+            elif self._closing.is_set():
+                return
