@@ -43,7 +43,6 @@ from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
-from router.telemetry.request_trace import RequestTrace
 from router.telemetry.traces import Tracer
 from router.telemetry.trust_log import log_trust_change
 from router.texts import ModelTexts
@@ -110,8 +109,7 @@ class App:
         self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
         self.decisions = DecisionLog(config.admin.decisions)
         self._access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
-        self._trace = RequestTrace(config.record) if config.record is not None else None
-        self.recorder = Recorder(self.metrics, self.decisions, self._access_log, self._trace)
+        self.recorder = Recorder(self.metrics, self.decisions, self._access_log, config.record)
         self.report = ReloadReport()
         self.draining = False
         self.pause_over = asyncio.Event()
@@ -278,9 +276,7 @@ class App:
             await self._data_plane.close()
         self.texts.close()
         await self._closing.aclose()
-        await asyncio.to_thread(self._access_log.close)
-        if self._trace is not None:
-            await asyncio.to_thread(self._trace.close)
+        await asyncio.to_thread(self.recorder.close)
 
     async def _listen(self) -> dict[str, str]:
         seat, loop = self._seat, asyncio.get_running_loop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from router.placement import Placement
 from router.scheduling.decision import Decision, Outcome
 from router.telemetry.access_log import AccessLog, RequestFacts
@@ -13,15 +15,28 @@ __all__ = ["Recorder", "RequestFacts"]
 
 
 class Recorder:
-    """Takes note of requests. Every call is synchronous and costs microseconds."""
+    """Takes note of requests. Every call is synchronous and costs microseconds.
+
+    Args:
+        record: The file of a trace to write; None: none.
+
+    Raises:
+        ConfigurationError: It can't be made.
+    """
 
     def __init__(
-        self, metrics: Metrics, decisions: DecisionLog, access_log: AccessLog, trace: RequestTrace | None = None
+        self, metrics: Metrics, decisions: DecisionLog, access_log: AccessLog, record: Path | None = None
     ) -> None:
         self.metrics = metrics
         self.decisions = decisions
         self._access_log = access_log
-        self._trace = trace
+        self._trace = RequestTrace(record) if record is not None else None
+
+    def close(self) -> None:
+        """Write all that waits to be written. May block: not for the loop."""
+        self._access_log.close()
+        if self._trace is not None:
+            self._trace.close()
 
     def accepted(self) -> None:
         """A request's head is complete. `finished` is called for it exactly once."""
