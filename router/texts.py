@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from router.config import LimitsConfig, ModelConfig
+from router.config import ModelConfig
+from router.config_bounds import LimitsConfig
 from router.errors import Problem
 from router.kv.text_files import ENGINE_TEMPLATE, ENGINE_VARIABLES, set_digest
 from router.request.client_templates import ClientTemplates

@@ -10,7 +10,8 @@ import ssl
 import time
 from collections.abc import Sequence
 
-from router.config import LimitsConfig, RouterConfig
+from router.config import RouterConfig
+from router.config_bounds import LimitsConfig
 from router.errors import MethodNotAllowedError, WarmrouteError
 from router.proxy.client_connection import ClientConnection
 from router.proxy.cors import Cors

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from router.config import LimitsConfig, TimeoutsConfig
+from router.config_bounds import LimitsConfig, TimeoutsConfig
 from router.errors import PathNotFoundError, WarmrouteError
 from router.proxy.deadlines import Deadlines
 from router.proxy.exchange import Exchange, Request

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Collection
 
-from router.config import LimitsConfig, RetryConfig, TimeoutsConfig
+from router.config_bounds import LimitsConfig, RetryConfig, TimeoutsConfig
 from router.fleet.replica import Replica
 from router.placement import Placement
 from router.proxy.deadlines import Deadlines

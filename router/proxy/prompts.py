@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from router.config import LimitsConfig
+from router.config_bounds import LimitsConfig
 from router.proxy.reading import PromptReading
 from router.proxy.remote_reading import RemoteReading
 from router.proxy.seams import Reader

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from router.config import LimitsConfig
+from router.config_bounds import LimitsConfig
 from router.kv.extra_keys import Lora
 from router.kv.schemes import Scheme
 from router.proxy.seams import Reader

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from router.config import LimitsConfig
+from router.config_bounds import LimitsConfig
 from router.fleet.replica import Replica, ReplicaState
 from router.proxy.reading import PromptReading
 from router.proxy.seams import Health, Records

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.config import LimitsConfig
+from router.config_bounds import LimitsConfig
 from router.kv.extra_keys import Lora
 from router.kv.hashes import chain
 from router.kv.schemes import HashAlgorithm, Scheme
