@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit chaos bench-start bench-prompt bench-stall bench-agent bench-redis docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit chaos bench-start bench-prompt bench-stall bench-agent bench-redis bench-leaving docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ bench-prompt: $(VENV)/.test ## what a prompt's chain costs: next turn of a long 
 
 bench-stall: $(VENV)/.test ## health checks while 16 prompts of 100,000 fresh tokens come in at once (limit: p99 of 50 ms)
 	@$(BIN)/python -m loadtest.bench.stall $(ARGS)
+
+bench-leaving: $(VENV)/.test ## what clients at hand send when their request is cancelled: FIN or RST, and what tells that they are gone
+	@$(BIN)/python -m loadtest.bench.leaving $(ARGS)
 
 bench-agent: $(VENV)/.test ## an agent beside 50,000 block events/s: CPU, frame to Redis, bytes a block (its limits fail it)
 	@$(BIN)/python -m loadtest.bench.agent $(ARGS)

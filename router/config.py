@@ -226,6 +226,11 @@ class RouterConfig(Section):
         description="who may send requests: a list, or a file that holds one; none: anyone may, and API keys pass on",
     )
     tenants_file: Path | None = Field(None, description="file that holds the list (or write its name as `tenants`)")
+    abort_on_half_close: bool = Field(
+        False,
+        description="take a client that has finished sending (FIN) for one that has left; without it the router finds "
+        "out, and serves those that wait",
+    )
     forwarded: ForwardedConfig = Field(default_factory=ForwardedConfig)  # type: ignore[arg-type]
     cors: CorsConfig = Field(default_factory=CorsConfig)  # type: ignore[arg-type]
     isolation: IsolationConfig = Field(default_factory=IsolationConfig)  # type: ignore[arg-type]

@@ -97,6 +97,9 @@ class ClientConnection(asyncio.Protocol):
         """The client has finished sending. It may still read: a request that is complete is answered."""
         if self._state is not _RUNNING or self._exchange is None:
             return False
+        if self._door.aborts_half_closed or self._transport.get_extra_info("ssl_object") is not None:
+            self._transport.abort()  # by TLS there is no half-close: whoever ends it has left
+            return False
         self._half_closed = HalfCloseProbe(self._door.loop, self._transport, self._exchange)
         return True
 

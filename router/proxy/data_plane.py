@@ -203,6 +203,7 @@ class DataPlane:
 
     def _set_edge(self, config: RouterConfig) -> None:
         """Have requests come in by the shortest way that the configuration allows."""
+        self.door.aborts_half_closed = config.abort_on_half_close
         self._cors = Cors(config.cors) if config.cors.origins else None
         wanted = config.forwarded.mode != "off" or config.forwarded.via is not None
         self._forwarded = ForwardedHeaders(config.forwarded) if wanted else None

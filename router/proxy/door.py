@@ -65,6 +65,7 @@ class Door:
         serve: Called with each complete request.
         refuse: Called with an exchange that is no request to serve, and why.
         gate: Set when there are tenants.
+        aborts_half_closed: A client that has finished sending has left.
         admin_handoff: Set when health, metrics and admin share this port.
         draining: Answers end their connections.
         closing: Connections close as soon as nothing runs on them.
@@ -81,6 +82,7 @@ class Door:
     new_request_id: Callable[[], str]
     budget: ByteBudget
     gate: Gate | None = None
+    aborts_half_closed: bool = False
     admin_handoff: AdminHandoff | None = None
     draining: bool = False
     closing: bool = False

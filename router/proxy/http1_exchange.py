@@ -43,10 +43,11 @@ class Http1Exchange(Exchange):
 
     Attributes:
         started: Whether the head was sent.
+        wrote: Whether bytes of the body were.
         framing: How the body is framed, once started.
     """
 
-    __slots__ = ("_done", "_held", "_keep", "_owner", "_transport", "framing", "started")
+    __slots__ = ("_done", "_held", "_keep", "_owner", "_transport", "framing", "started", "wrote")
 
     def __init__(self, request: Request, transport: asyncio.Transport, owner: ExchangeOwner) -> None:
         super().__init__(request)
@@ -56,6 +57,7 @@ class Http1Exchange(Exchange):
         self._done = False
         self._held = b""
         self.started = False
+        self.wrote = False
         self.framing = Framing.NONE
 
     @property
@@ -102,6 +104,7 @@ class Http1Exchange(Exchange):
         """Send bytes of the body."""
         if self._done or not data:
             return
+        self.wrote = True
         if self.framing is Framing.PLAIN and self.request.version == "1.1":
             data = b"%x\r\n%b\r\n" % (len(data), data)
         held = self._held

@@ -222,3 +222,53 @@ async def test_much_that_is_pipelined_behind_a_quick_answer_is_served(harness, e
     client = await item.client()
     client.send(wire.post(wire.chat_body(pad=400_000)) * 3)
     assert [(await client.answer()).status for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize("how", LEAVE)
+async def test_leaving_between_head_and_first_token_aborts_the_engine(harness, engine, wire, eventually, how) -> None:
+    """An engine sends a stream's head at once and then computes the prompt: nothing is there to be written then."""
+
+    async def prefill(asked, writer) -> None:
+        writer.write(wire.sse_head)
+        await asyncio.sleep(30)
+
+    one = await engine(prefill)
+    item = await harness(one)
+    client = await item.client()
+    client.send(wire.post(wire.chat_body(stream=True)))
+    await client.head()
+    assert await left(item, one, eventually, client, how) < 0.5
+    assert item.notes.last.aborted
+    item.assert_accounted()
+
+
+async def test_a_half_close_within_a_stream_is_served(harness, engine, wire) -> None:
+    """FIN after the first tokens: those that follow show that the client is there."""
+
+    async def stream(asked, writer) -> None:
+        writer.write(wire.sse_head)
+        for _ in range(3):
+            writer.write(wire.chunk(b"data: x\n\n"))
+            await asyncio.sleep(0.2)
+        writer.write(b"0\r\n\r\n")
+
+    item = await harness(await engine(stream))
+    client = await item.client()
+    client.send(wire.post(wire.chat_body(stream=True)))
+    await client.reader.readuntil(b"data: x\n\n")
+    client.half_close()
+    rest = await asyncio.wait_for(client.reader.read(), 10)
+    assert rest.count(b"data: x\n\n") == 2
+    assert rest.endswith(b"0\r\n\r\n")
+
+
+async def test_a_half_close_can_be_taken_for_leaving(harness, engine, wire, eventually) -> None:
+    """`abort_on_half_close`: at once."""
+    one = await engine(silent)
+    item = await harness(one, abort_on_half_close=True)
+    client = await item.client()
+    client.send(wire.post(wire.chat_body()))
+    await eventually(lambda: one.asked)
+    client.half_close()
+    await eventually(lambda: one.open == 0, timeout_s=2)
+    assert item.notes.last.aborted
