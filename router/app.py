@@ -33,6 +33,7 @@ from router.placement import Placer
 from router.proving import SETTLE_EVERY_S, Proving
 from router.proxy.data_plane import DataPlane
 from router.proxy.listening import Listening, bind, url_of
+from router.request.auth.limits import TenantLimits
 from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.request.text import Text
@@ -115,6 +116,10 @@ class App:
         self.pause_over = asyncio.Event()
         """Set to end the pause between becoming not ready and draining."""
         self._started_s = self.clock()
+        self._limits = TenantLimits()
+        self._engine_headers: dict[str, str] = {}
+        """What the router's own requests to engines carry."""
+        self._take_engine_key(config)
         self.feeds = Feeds(
             config,
             self.fleet,
@@ -125,6 +130,8 @@ class App:
             texts=texts,
             tls=self._tls.engines,
             shortfalls=self.placer.shortfalls,
+            limits=self._limits,
+            engine_headers=self._engine_headers,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()
@@ -215,6 +222,7 @@ class App:
         self.placer.configure(placement, _trace_of(config))
         self.proving.event_lag_s = placement.event_lag_s
         self.feeds.configure(config)
+        self._take_engine_key(config)
         self.decisions.keep(config.admin.decisions)
         self.metrics.allow_paths(config.paths)
         self._access_log.enabled = config.log.access
@@ -235,6 +243,11 @@ class App:
                 task = asyncio.get_running_loop().create_task(each.use(context))
                 self._tasks.append(task)
                 task.add_done_callback(self._tasks.remove)
+
+    def _take_engine_key(self, config: RouterConfig) -> None:
+        self._engine_headers.clear()
+        if config.upstream.api_key is not None:
+            self._engine_headers["authorization"] = f"Bearer {config.upstream.api_key}"
 
     def _note_loaded(self) -> None:
         self.report.digest = digest_of(masked_config(self.config))
@@ -298,9 +311,10 @@ class App:
             self.recorder,
             take_over,
             loop,
-            remote=ReplicaTokenizer(session, self._tls.engines),
+            remote=ReplicaTokenizer(session, self._tls.engines, self._engine_headers),
             token_cache=self.texts.token_cache,
             tls=self._tls.engines,
+            limits=self._limits,
         )
         data_plane, tls = self._data_plane, self._tls
         own = None if seat is None else seat.sockets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import aiohttp
 
@@ -13,6 +13,7 @@ from router.errors import ConfigurationError, Problem
 from router.feeds.directory import Directory
 from router.feeds.drains import Drains
 from router.feeds.health import EngineProber
+from router.feeds.rate_exchange import RateExchange
 from router.feeds.redis_feed import LEASE_S, RedisFeed
 from router.feeds.static_feed import StaticFeed
 from router.fleet.fleet import Fleet
@@ -20,6 +21,7 @@ from router.index.announced import AnnouncedBlocks
 from router.index.prefix_index import PrefixIndex
 from router.index.shortfalls import Shortfalls
 from router.kv.addresses import AllowedAddresses
+from router.request.auth.limits import TenantLimits
 from router.telemetry.metrics import Metrics
 from router.texts import ModelTexts
 from router.tls import EngineTls
@@ -34,6 +36,8 @@ class Feeds:
         announced: Hears of every block that a followed unit announces.
         texts: Given the tokenizers that agents publish.
         tls: How to speak to engines at https:// addresses.
+        limits: Of tenants, divided among routers through Redis; None: there are no tenants.
+        engine_headers: Sent with each question to an engine: their API key. May change.
         probe_timeout_s: An engine that takes longer to answer a probe failed it.
 
     Raises:
@@ -54,9 +58,13 @@ class Feeds:
         texts: ModelTexts | None = None,
         tls: EngineTls | None = None,
         shortfalls: Shortfalls | None = None,
+        limits: TenantLimits | None = None,
+        engine_headers: Mapping[str, str] | None = None,
     ) -> None:
         self._tls = tls
         self._shortfalls = shortfalls
+        self._limits = limits
+        self._engine_headers = engine_headers
         try:
             AllowedAddresses(config.registration.allow)
         except ValueError as error:
@@ -83,7 +91,7 @@ class Feeds:
         # Probes reuse no connection: they are to show whether the engine accepts new ones.
         connector = aiohttp.TCPConnector(force_close=True, limit=0)
         async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
-            prober = EngineProber(session, self._probe_timeout_s, self._tls)
+            prober = EngineProber(session, self._probe_timeout_s, self._tls, self._engine_headers)
             config, fleet, metrics = self._config, self._fleet, self._metrics
             async with asyncio.TaskGroup() as group:
                 self.static = StaticFeed(config, fleet, metrics, self.directory, prober, self._clock)
@@ -105,6 +113,7 @@ class Feeds:
                         texts=self._texts,
                         drains=self.drains,
                         shortfalls=self._shortfalls,
+                        rates=RateExchange(self._limits) if self._limits is not None else None,
                     )
                     group.create_task(self.redis.run())
 

@@ -6,6 +6,7 @@ Every question has a time limit and a size limit. A question that fails is *unkn
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import aiohttp
@@ -43,10 +44,18 @@ class EngineProber:
     Args:
         timeout_s: For each question as a whole: a probe that hangs is a failed one.
         tls: How to speak to engines at https:// addresses; None: by the system's CAs.
+        headers: Sent with each question: the engines' API key. May change.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, timeout_s: float = 2.0, tls: EngineTls | None = None) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        timeout_s: float = 2.0,
+        tls: EngineTls | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self._tls = tls
+        self._headers = {} if headers is None else headers
         self._session = session
         self._timeout_s = timeout_s
 
@@ -68,7 +77,7 @@ class EngineProber:
     async def _get(self, url: str) -> tuple[int | None, bytes]:
         try:
             secured = self._tls.options(url) if self._tls is not None else {}
-            asked = self._session.get(url, allow_redirects=False, **secured)
+            asked = self._session.get(url, headers=self._headers, allow_redirects=False, **secured)
             async with asyncio.timeout(self._timeout_s), asked as answer:
                 body = bytearray()
                 async for part in answer.content.iter_chunked(65_536):

@@ -25,6 +25,7 @@ from router.feeds.health import EngineProber
 from router.feeds.lanes import LaneReader
 from router.feeds.membership import FeedHealth
 from router.feeds.published_texts import PublishedTexts
+from router.feeds.rate_exchange import RateExchange
 from router.feeds.redis_link import KeyFaultError, RedisError, RedisLink
 from router.feeds.roster import Roster
 from router.feeds.shortfalls import ShortfallTeller
@@ -64,6 +65,7 @@ class RedisFeed:
         texts: Given the tokenizers that agents publish; None: nobody reads them.
         drains: Operators' orders, exchanged with other routers; None: nobody gives any.
         shortfalls: What agents are to be told; None: nothing.
+        rates: Tenants' limits, divided with other routers; None: there are none.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class RedisFeed:
         texts: ModelTexts | None = None,
         drains: Drains | None = None,
         shortfalls: Shortfalls | None = None,
+        rates: RateExchange | None = None,
     ) -> None:
         if config.redis is None:
             raise ValueError("the Redis feed needs `redis` in the configuration")
@@ -94,6 +97,7 @@ class RedisFeed:
             secret.encode() if secret else None, AllowedAddresses(config.registration.allow), sizes, metrics
         )
         self._drains = drains or Drains(fleet, directory, secret.encode() if secret else None, unix_time)
+        self._rates = rates
         self._health = FeedHealth(lease_s)
         self._watch = MemberWatch(roster, self._health, directory, fleet, prober, metrics, clock)
         self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
@@ -128,6 +132,8 @@ class RedisFeed:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch.run())
             group.create_task(self._follow())
+            if self._rates is not None:
+                group.create_task(self._rates.watch())
 
     async def _follow(self) -> None:
         pause_s = 0.1
@@ -170,6 +176,8 @@ class RedisFeed:
             group.create_task(self._lease_rounds(link))
             group.create_task(self._published.run(link))
             group.create_task(self._teller.run(link))
+            if self._rates is not None:
+                group.create_task(self._rates.run(link))
 
     async def _lease_rounds(self, link: RedisLink) -> None:
         while True:

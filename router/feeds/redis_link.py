@@ -32,6 +32,8 @@ BLOCK_S = 0.5
 READ_ENTRIES = 256
 MAX_UNITS = 20_000
 MAX_CHUNKS = 4_096
+RATES_KEPT_S = 3_600
+"""Routers' rates are gone after this when no router writes any."""
 
 Entry = tuple[str, bytes | None]
 """(stream id, the message's bytes or None where the entry has no `d` field)."""
@@ -182,6 +184,21 @@ class RedisLink:
         await self._run(key, "RPUSH", key, data)
         await self._run(key, "LTRIM", key, -doubts.MAX_KEPT, -1)
         await self._run(key, "PEXPIRE", key, doubts.KEEP_S * 1000)
+
+    async def exchange_rates(self, name: str, data: bytes, gone: Sequence[str]) -> dict[str, bytes]:
+        """Write what is asked of this router, take away what routers that are gone left; return what all wrote.
+
+        Raises:
+            KeyFaultError: The key holds something else, or its node is away.
+        """
+        key = self._keys.rates
+        await self._run(key, "HSET", key, name, data)
+        if gone:
+            await self._run(key, "HDEL", key, *gone)
+        await self._run(key, "EXPIRE", key, RATES_KEPT_S)
+        found = await self._run(key, "HGETALL", key)
+        pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
+        return {name.decode(errors="replace"): value for name, value in pairs}
 
     async def snapshot(self, unit: str) -> Snapshot | None:
         """Return the unit's newest snapshot, or None where there is no whole one."""

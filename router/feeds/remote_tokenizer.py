@@ -5,6 +5,8 @@ Network alone: for how long and how many at once is for whoever asks (`router.pr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import aiohttp
 
 from router.request.reasons import NotUnderstoodError, Reason
@@ -31,10 +33,14 @@ class ReplicaTokenizer:
 
     Args:
         tls: How to speak to engines at https:// addresses; None: by the system's CAs.
+        headers: Sent with each question: the engines' API key. May change.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, tls: EngineTls | None = None) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, tls: EngineTls | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._tls = tls
+        self._headers = {} if headers is None else headers
         self._session = session
 
     async def ask(self, url: str, question: Question) -> bytes:
@@ -50,8 +56,9 @@ class ReplicaTokenizer:
         """
         try:
             secured = self._tls.options(url) if self._tls is not None else {}
+            headers = {**_HEADERS, **self._headers}
             async with self._session.post(
-                f"{url}{question.path}", data=question.body, headers=_HEADERS, allow_redirects=False, **secured
+                f"{url}{question.path}", data=question.body, headers=headers, allow_redirects=False, **secured
             ) as answer:
                 if answer.status in _NOT_SERVED:
                     raise NotServedError

@@ -87,6 +87,11 @@ class Keys:
         """What routers tell a unit's agent of blocks that its engine did not find."""
         return f"{{{self.namespace}:doubt}}:{unit}"
 
+    @property
+    def rates(self) -> str:
+        """Hash of what is asked of each router, by its name."""
+        return f"{{{self.namespace}:rates}}:asked"
+
     def text_file(self, digest: str) -> str:
         """List of the chunks of a tokenizer file, by the SHA-256 of its content."""
         return f"{{{self.namespace}:text}}:{digest}"

@@ -49,6 +49,7 @@ class DataPlane:
         remote: Asks replicas about prompts that the router has no tokenizer for.
         token_cache: Where the chains of what they answer are kept.
         tls: How to speak to engines at https:// addresses; None: by the system's CAs.
+        limits: What tenants may still use; its own if left out.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class DataPlane:
         remote: RemoteTokenizer | None = None,
         token_cache: TokenCache | None = None,
         tls: EngineTls | None = None,
+        limits: TenantLimits | None = None,
     ) -> None:
         self._config = config
         self._fleet = fleet
@@ -111,7 +113,7 @@ class DataPlane:
         if tenants is not None:
             self.tenancy = self.door.gate = Tenancy(
                 tenants,
-                TenantLimits(),
+                limits or TenantLimits(),
                 config,
                 recorder,
                 self._route,

@@ -63,7 +63,7 @@ class Tenancy:
     def configure(self, config: RouterConfig, tenants: Tenants) -> None:
         """Take over other tenants, limits and credentials, for requests from now on."""
         self.tenants = tenants
-        self.limits.keep(tenant.name for tenant in tenants)
+        self.limits.follow(tenants, time.monotonic())
         self._body_bytes = config.limits.body_bytes
         self._inline_body_bytes = config.limits.inline_body_bytes
         self._assumed_answer_tokens = config.limits.assumed_answer_tokens

@@ -86,6 +86,7 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(
     await link.write_drain("r0", None, 0)
     await link.write_doubt("r0/0", b"doubt")
     assert await client.run(Keys().doubts("r0/0"), "LPOP", Keys().doubts("r0/0"), 10) == [b"doubt"]
+    assert await link.exchange_rates("router", b"rates", ["gone"]) == {"router": b"rates"}
     await lane.retire()
     assert await link.units(60) == {}
     await link.close()

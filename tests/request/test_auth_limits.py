@@ -159,7 +159,9 @@ def test_forgotten_tenants_hold_no_memory() -> None:
     """After the configuration was read anew."""
     limits = TenantLimits()
     limits.take_request(ACME, 0.0)
-    limits.keep(["beta"])
+    limits.follow([Tenant("beta"), Tenant("gamma", requests_per_minute=6)], 0.0)
+    assert limits.per_minute() == {("gamma", "requests"): 6}
+    limits.follow([], 0.0)
     assert limits.asked() == {}
 
 

@@ -99,10 +99,14 @@ class TenantLimits:
         for key, bucket in self._buckets.items():
             bucket.resize(bucket.limit, self._shares.get(key, 1.0), now_s)
 
-    def keep(self, names: Iterable[str]) -> None:
-        """Forget all other tenants."""
-        kept = set(names)
-        self._buckets = {key: bucket for key, bucket in self._buckets.items() if key[0] in kept}
+    def follow(self, tenants: Iterable[Tenant], now_s: float) -> None:
+        """Have a bucket for each limit of these tenants, and none for others."""
+        kept = {}
+        for tenant in tenants:
+            for kind, limit in ((REQUESTS, tenant.requests_per_minute), (TOKENS, tenant.tokens_per_minute)):
+                if limit is not None:
+                    kept[(tenant.name, kind)] = self._bucket(tenant.name, kind, limit, now_s)
+        self._buckets = kept
 
     def _bucket(self, name: str, kind: str, limit: int, now_s: float) -> Bucket:
         bucket = self._buckets.get((name, kind))
