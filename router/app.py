@@ -18,6 +18,7 @@ from router.admin.views import masked_config
 from router.config import RouterConfig, is_loopback, split_address
 from router.config_reload import ReloadReport, digest_of
 from router.errors import ConfigurationError, Problem
+from router.feeds.engine_key import EngineKey
 from router.feeds.feeds import Feeds
 from router.feeds.remote_tokenizer import ReplicaTokenizer, open_session
 from router.fleet.facts import Trust
@@ -116,10 +117,8 @@ class App:
         self.pause_over = asyncio.Event()
         """Set to end the pause between becoming not ready and draining."""
         self._started_s = self.clock()
-        self._limits = TenantLimits()
-        self._engine_headers: dict[str, str] = {}
-        """What the router's own requests to engines carry."""
-        self._take_engine_key(config)
+        self._limits = TenantLimits(share=1 / config.workers)
+        self._engine_key = EngineKey(config.upstream)
         self.feeds = Feeds(
             config,
             self.fleet,
@@ -131,7 +130,7 @@ class App:
             tls=self._tls.engines,
             shortfalls=self.placer.shortfalls,
             limits=self._limits,
-            engine_headers=self._engine_headers,
+            engine_headers=self._engine_key,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()
@@ -222,7 +221,7 @@ class App:
         self.placer.configure(placement, _trace_of(config))
         self.proving.event_lag_s = placement.event_lag_s
         self.feeds.configure(config)
-        self._take_engine_key(config)
+        self._engine_key.take(config.upstream)
         self.decisions.keep(config.admin.decisions)
         self.metrics.allow_paths(config.paths)
         self._access_log.enabled = config.log.access
@@ -243,11 +242,6 @@ class App:
                 task = asyncio.get_running_loop().create_task(each.use(context))
                 self._tasks.append(task)
                 task.add_done_callback(self._tasks.remove)
-
-    def _take_engine_key(self, config: RouterConfig) -> None:
-        self._engine_headers.clear()
-        if config.upstream.api_key is not None:
-            self._engine_headers["authorization"] = f"Bearer {config.upstream.api_key}"
 
     def _note_loaded(self) -> None:
         self.report.digest = digest_of(masked_config(self.config))
@@ -311,7 +305,7 @@ class App:
             self.recorder,
             take_over,
             loop,
-            remote=ReplicaTokenizer(session, self._tls.engines, self._engine_headers),
+            remote=ReplicaTokenizer(session, self._tls.engines, self._engine_key),
             token_cache=self.texts.token_cache,
             tls=self._tls.engines,
             limits=self._limits,

@@ -44,6 +44,7 @@ def share_of(config: RouterConfig, workers: int) -> RouterConfig:
                     "buffered_bytes": max(limits.body_bytes, limits.buffered_bytes // workers),
                     "connections": -(-limits.connections // workers),
                     "token_cache_bytes": limits.token_cache_bytes // workers,
+                    "queue_requests": -(-limits.queue_requests // workers),
                 }
             )
         }

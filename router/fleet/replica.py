@@ -89,8 +89,8 @@ class Replica:
 
     @property
     def requests(self) -> int:
-        """Requests placed here that have not ended."""
-        return sum(unit.in_flight.requests for unit in self.units)
+        """Requests placed here that have not ended, by the router's other workers too."""
+        return sum(unit.in_flight.requests + unit.sibling_requests for unit in self.units)
 
     def state(self, now_s: float) -> ReplicaState:
         """Tell whether it may take a request at `now_s`.

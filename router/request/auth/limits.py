@@ -34,9 +34,14 @@ class TokenReservation:
 
 
 class TenantLimits:
-    """The buckets of all tenants that have limits."""
+    """The buckets of all tenants that have limits.
 
-    def __init__(self) -> None:
+    Args:
+        share: What this process may give of each limit until it is told (`share`), over 0 and up to 1.
+    """
+
+    def __init__(self, share: float = 1.0) -> None:
+        self._share = share
         self._buckets: dict[tuple[str, str], Bucket] = {}
         self._shares: dict[tuple[str, str], float] = {}
 
@@ -94,10 +99,10 @@ class TenantLimits:
         return {key: bucket.limit for key, bucket in self._buckets.items()}
 
     def share(self, shares: Mapping[tuple[str, str], float], now_s: float) -> None:
-        """Give no more than these shares of the limits from now on; those that are not named are whole."""
+        """Give no more than these shares of the limits from now on; of those that are not named, as at first."""
         self._shares = dict(shares)
         for key, bucket in self._buckets.items():
-            bucket.resize(bucket.limit, self._shares.get(key, 1.0), now_s)
+            bucket.resize(bucket.limit, self._shares.get(key, self._share), now_s)
 
     def follow(self, tenants: Iterable[Tenant], now_s: float) -> None:
         """Have a bucket for each limit of these tenants, and none for others."""
@@ -112,7 +117,7 @@ class TenantLimits:
         bucket = self._buckets.get((name, kind))
         if bucket is None:
             bucket = self._buckets[(name, kind)] = Bucket(limit, now_s)
-            bucket.resize(limit, self._shares.get((name, kind), 1.0), now_s)
+            bucket.resize(limit, self._shares.get((name, kind), self._share), now_s)
         elif bucket.limit != limit:
             bucket.resize(limit, bucket.share, now_s)
         return bucket
