@@ -82,11 +82,7 @@ class App:
         self.expected = ExpectedBlocks()
         self.approximate = ApproximateMemory(self.index)
         self.fleet = Fleet(
-            prefill_tokens_per_s=config.placement.prefill_tokens_per_s,
-            eject_after=config.retry.eject_after,
-            eject_s=config.retry.eject_s,
-            eject_max_s=config.retry.eject_max_s,
-            max_in_flight=config.limits.max_in_flight,
+            **_fleet_settings(config),
             on_unit_withdrawn=self._forget_unit,
             on_replica_returned=self._forget_sent,
             on_cache_voided=self._forget_blocks,
@@ -210,16 +206,9 @@ class App:
         self._aliases = _aliases_of(config)
         self.texts.limit(config.limits)
         self.texts.take_over(staged, gone)
-        placement, retry = config.placement, config.retry
-        self.fleet.configure(
-            prefill_tokens_per_s=placement.prefill_tokens_per_s,
-            eject_after=retry.eject_after,
-            eject_s=retry.eject_s,
-            eject_max_s=retry.eject_max_s,
-            max_in_flight=config.limits.max_in_flight,
-        )
-        self.placer.configure(placement, _trace_of(config))
-        self.proving.event_lag_s = placement.event_lag_s
+        self.fleet.configure(**_fleet_settings(config))
+        self.placer.configure(config.placement, _trace_of(config))
+        self.proving.event_lag_s = config.placement.event_lag_s
         self.feeds.configure(config)
         self._engine_key.take(config.upstream)
         self.decisions.keep(config.admin.decisions)
@@ -382,6 +371,17 @@ class App:
 
 def _aliases_of(config: RouterConfig) -> dict[str, str]:
     return {alias: model.name for model in config.models for alias in model.aliases}
+
+
+def _fleet_settings(config: RouterConfig) -> dict[str, Any]:
+    retry = config.retry
+    return {
+        "prefill_tokens_per_s": config.placement.prefill_tokens_per_s,
+        "max_in_flight": config.limits.max_in_flight,
+        "eject_after": retry.eject_after,
+        "eject_s": retry.eject_s,
+        "eject_max_s": retry.eject_max_s,
+    }
 
 
 def _trace_of(config: RouterConfig) -> Trace | None:
