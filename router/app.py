@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from router.admin.app import AdminView, build_admin
 from router.admin.runner import AdminRunner
 from router.admin.views import masked_config
+from router.background import run_again
 from router.config import RouterConfig, is_loopback, split_address
 from router.config_reload import ReloadReport, digest_of
 from router.errors import ConfigurationError, Problem
@@ -56,7 +57,6 @@ FIRST_ROUND_S = 30.0
 """A router that starts waits this long for what its feeds know; then it serves with what it has."""
 FIRST_FLEET_S = 5.0
 """And before it listens, this long for the replicas of its configuration to be known."""
-FEED_RESTART_S = 1.0
 Trace = Callable[[Prompt, Sequence[int], int], dict[str, Any] | None]
 Bound = TypeVar("Bound")
 
@@ -355,7 +355,7 @@ class App:
         self.approximate.forget(memory_slot(unit.slot))
 
     def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(_run_again(name, run), name=name))
+        self._tasks.append(asyncio.get_running_loop().create_task(run_again(name, run), name=name))
 
     async def _sweep(self) -> None:
         while True:
@@ -386,16 +386,6 @@ def _fleet_settings(config: RouterConfig) -> dict[str, Any]:
 
 def _trace_of(config: RouterConfig) -> Trace | None:
     return Tracer().trace if config.admin.traces else None
-
-
-async def _run_again(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """A fault of ours in the background makes routing less warm; it must not end the router."""
-    while True:
-        try:
-            await run()
-        except Exception:
-            LOG.exception("the %s stopped by a fault of its own and is started again", name)
-        await asyncio.sleep(FEED_RESTART_S)
 
 
 async def _bound(path: str, address: str, start: Callable[[], Awaitable[Bound]]) -> Bound:
