@@ -57,7 +57,7 @@ async def test_the_newest_life_of_a_name_holds(redis_url, writer, run_feeds, eve
     router = run_feeds(redis=redis_url)
     await eventually(lambda: "r0" in router.fleet.replicas)
     await writer("r0/1", epoch=9).register(url="http://127.0.0.1:9002", rank=1)
-    await eventually(lambda: router.fleet.replicas["r0"].port == 9002)
+    await eventually(lambda: router.fleet.replicas["r0"].address[1] == 9002)
     assert [unit.unit_id for unit in router.fleet.replicas["r0"].units] == ["r0/1"]
 
 
