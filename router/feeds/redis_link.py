@@ -83,7 +83,9 @@ class RedisLink:
             OSError, TimeoutError: No connection.
         """
         keys = [self._keys.registry, *map(self._keys.stream, range(self._keys.lanes))]
-        await self._each([(key, ("PING",)) for key in keys])
+        answers = await self._each([(key, ("PING",)) for key in keys])
+        if self.away is not None and all(answer is _AWAY for answer in answers):
+            raise self.away
 
     async def close(self) -> None:
         """Close all connections."""
@@ -236,7 +238,7 @@ class RedisLink:
             return []
         answers = await self._client.each(commands)
         lost = [answer for answer in answers if isinstance(answer, UnreachableError)]
-        if len(lost) == len(answers) or (lost and not self._client.is_spread):
+        if lost and not self._client.is_spread:
             raise lost[0]
         self.away = lost[0] if lost else self.away
         for answer in answers:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,7 +50,7 @@ class Node:
         stop_all([self._child])
 
     def start_again(self) -> None:
-        """Start at the same address, empty but for what its files say."""
+        """Start at the same address, empty but for what its files say. In the main thread: it dies with its thread."""
         self._child, _ = self._start(self.port)
 
     @contextlib.contextmanager
@@ -92,7 +92,7 @@ def new_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 class Writing:
     """An agent's writing side for one unit, as it is in operation."""
 
-    def __init__(self, url: str, unit: str, number: int, lease_s: float, snapshot_s: float) -> None:
+    def __init__(self, url: str, unit: str, at: str, lease_s: float, snapshot_s: float) -> None:
         self.client = redis_link.connect(url)
         self.unit = UnitState(unit, VllmAdapter(), SchemeProof("none", 16, None), None)
         self.metrics = AgentMetrics()
@@ -100,7 +100,7 @@ class Writing:
         self.sink = UnitSink(self.unit, lane, lease_s, snapshot_s, redis_link.shown(url), self.metrics)
         self.task = asyncio.create_task(self.sink.run())
         self._beats = asyncio.create_task(self._beat())
-        self._number, self._sequence = number, 0
+        self._at, self._sequence = at, 0
 
     @property
     def live(self) -> set[int]:
@@ -149,7 +149,7 @@ class Writing:
             registration.Registration(
                 unit=self.unit.unit_id,
                 replica_id=self.unit.unit_id.partition("/")[0],
-                url=f"http://127.0.0.1:{self._number + 9000}",
+                url=self._at,
                 models=models,
                 algorithm="sha256_cbor",
                 block_size=16,
@@ -167,11 +167,14 @@ class Writing:
 
 @pytest.fixture
 async def agents() -> AsyncIterator[Callable[..., Any]]:
-    """`await agents(url, ["r0/0"])`: agents that are registered."""
+    """`await agents(url, ["r0/0"], engines=[...])`: agents that are registered, of these engines or of none."""
     running: list[Writing] = []
 
-    async def start(url: str, units: list[str], lease_s: float = 10.0, snapshot_s: float = 30.0) -> list[Writing]:
-        made = [Writing(url, unit, len(running) + place, lease_s, snapshot_s) for place, unit in enumerate(units)]
+    async def start(
+        url: str, units: list[str], lease_s: float = 10.0, snapshot_s: float = 30.0, engines: Sequence[str] = ()
+    ) -> list[Writing]:
+        ats = engines or [f"http://127.0.0.1:{9000 + len(running) + place}" for place in range(len(units))]
+        made = [Writing(url, unit, at, lease_s, snapshot_s) for unit, at in zip(units, ats, strict=True)]
         running.extend(made)
         await asyncio.gather(*(one.ready() for one in made))
         return made

@@ -90,6 +90,11 @@ class Cluster:
                 return next(node for node in self.nodes if node.port == port)
         raise AssertionError("no node has the slot")
 
+    def come_back(self) -> None:
+        """Wait until the Cluster is whole, after a node was started again."""
+        self.until(lambda: all(self.state(one) == "ok" for one in self.nodes))
+        self.until(lambda: self.spare.lines("INFO replication").get("master_link_status") == "up")
+
     def until(self, condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
@@ -280,12 +285,57 @@ async def test_a_node_that_dies_costs_its_own_lanes_alone(
     await agree(router, writing, eventually)
     assert len(router.fleet.replicas) == len(UNITS)
     assert all(unit.trust == "exact" for unit in router.fleet.units.values())
+    dead.start_again()
+    await asyncio.to_thread(cluster.come_back)
+
+
+async def test_a_node_that_stays_away_empties_nobodys_fleet(
+    cluster: Cluster, agents: Any, run_feeds: Any, eventually: Any, engines: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A primary without replica is gone for many lease times: its units stay as they are, their engines are asked.
+
+    One whose engine fails leaves rotation. The node comes back empty, and all is written again.
+    """
+    caplog.set_level("INFO", "warmroute")
+    served = [await engines() for _ in UNITS]
+    writing = await agents(cluster.url, UNITS, lease_s=0.6, engines=[one.url for one in served])
+    router = run_feeds(redis=cluster.url, lease_s=0.6)
+    for number, one in enumerate(writing):
+        one.store(number)
+    await agree(router, writing, eventually)
+    dead = next(node for node in cluster.primaries if node is not cluster.primary_of(cluster.spare))
+    lost = [one for one in writing if cluster.owner(Keys().stream_of(one.unit.unit_id)) is dead]
+    assert 0 < len(lost) < len(writing)
+    failing = served[writing.index(lost[0])]
+    asked = failing.health_asked
+    dead.kill()
+    failing.healthy = False
+    name = lost[0].unit.unit_id.partition("/")[0]
+    await eventually(lambda: router.fleet.replicas[name].down_reason, 30.0)
+    await eventually(lambda: failing.health_asked > asked + 12, 60.0)  # many lease times of 0.6 s
+    assert len(router.fleet.replicas) == len(UNITS)
+    assert all(unit.trust == "exact" for unit in router.fleet.units.values())
+    assert all(router.held(one.unit.unit_id) == one.live for one in writing)
+    assert [replica.down_reason for replica in router.fleet.replicas.values()].count(None) == len(UNITS) - 1
+    assert caplog.text.count("a part of Redis is lost") == 1
+    failing.healthy = True
+    dead.start_again()
+    await asyncio.to_thread(cluster.come_back)
+    for number, one in enumerate(writing):
+        one.store(number + 100)
+    await agree(router, writing, eventually, 60.0)
+    await eventually(lambda: router.fleet.replicas[name].down_reason is None, 30.0)
+    await eventually(lambda: all(unit.trust == "exact" for unit in router.fleet.units.values()), 30.0)
+    assert len(router.fleet.replicas) == len(UNITS)
 
 
 async def test_one_node_with_all_slots_gives_no_crossslot(
     new_node: Callable[..., Any], agents: Any, run_feeds: Any, eventually: Any
 ) -> None:
-    """Even where all lanes lie on one node, no command reads several slots: what a Cluster refuses (CROSSSLOT)."""
+    """Even where all lanes lie on one node, no command reads several slots, which a Cluster refuses.
+
+    All nodes that hang are a lost Redis: that is noticed, nobody leaves, and all goes on afterwards.
+    """
     node = new_node(*OPTIONS)
     node.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS - 1)
     with pytest.raises(redis.exceptions.ResponseError, match="hash to the same slot"):
@@ -298,3 +348,10 @@ async def test_one_node_with_all_slots_gives_no_crossslot(
     router = run_feeds(redis=url)
     await agree(router, writing, eventually)
     assert router.value("warmroute_feed_losses_total") == 0
+    with node.hung():
+        await eventually(lambda: not router.feeds.redis.connected, 30.0)
+        assert len(router.fleet.replicas) == len(UNITS)
+    for one in writing:
+        one.store(1_000)
+    await agree(router, writing, eventually)
+    assert router.value("warmroute_feed_losses_total") == 1

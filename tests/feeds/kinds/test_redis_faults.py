@@ -243,7 +243,7 @@ async def test_a_redis_that_loads_is_waited_for(
     node.client.save()
     node.kill()
     await eventually(lambda: all(not one.sink.healthy for one in writing), 20.0)
-    await asyncio.to_thread(node.start_again)
+    node.start_again()
     await eventually(lambda: any(line.startswith("LOADING: ") for line in told_of(caplog)), 30.0)
     for one in writing:
         one.store(3)
