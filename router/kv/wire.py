@@ -4,8 +4,8 @@ A message is one MessagePack array `[version, kind, ...fields]`; hashes travel a
 bytes a block. Token ids and text never enter Redis.
 
 The version rule: a reader takes messages of its own version and of one version up or down. So a new version may add
-kinds (skipped by older readers) and fields at the end of an array (ignored by them), and nothing else. What each version
-wrote is recorded in tests/golden/wire.
+kinds (skipped by older readers) and fields at the end of an array (ignored by them), and nothing else. What each
+version wrote is recorded in tests/golden/wire.
 
     kind   fields
     1      unit, epoch, sequence, [[op, tier, group, kind, hashes], ...]          BlocksBatch
