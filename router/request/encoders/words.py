@@ -31,7 +31,7 @@ MAX_WORDS = 1 << 16
 """Words kept; past that the table begins anew. With their ids they take some 15 MB."""
 MAX_WORD_CHARS = 64
 """Longer words hardly come again."""
-_SLICE_CHARS = 16_384
+_SLICE_CHARS = 8_192
 """Searched at once: half a millisecond, in which no other thread gets the interpreter."""
 _MARGIN_CHARS = 16
 """A match that ends so near to the end of a slice might be another one with the text that follows."""
