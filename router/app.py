@@ -42,6 +42,7 @@ from router.request.text import Text
 from router.seat import Seat
 from router.siblings import Siblings
 from router.telemetry.access_log import AccessLog
+from router.telemetry.cache_series import CacheSeries
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.metrics import Metrics
@@ -104,6 +105,7 @@ class App:
             trace=_trace_of(config),
         )
         self.reader = PromptReader(self._text_for, self._max_model_len_for, texts.token_cache)
+        self.metrics.register(CacheSeries(texts.token_cache, self.reader.memo))
         self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
         self.decisions = DecisionLog(config.admin.decisions)
         self._access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
@@ -323,15 +325,10 @@ class App:
 
     def _text_for(self, name: str | None) -> Text | None:
         texts = self.texts.by_name
-        if name is None:
-            name = self.fleet.sole_model()
+        name = self.fleet.sole_model() if name is None else name
         if name is None:
             return next(iter(texts.values())) if len(texts) == 1 else None
-        text = texts.get(name) or texts.get(self._aliases.get(name, ""))
-        if text is None:
-            base = self.fleet.base_model(name)
-            text = texts.get(base) if base is not None else None
-        return text
+        return texts.get(name) or texts.get(self._aliases.get(name, "")) or texts.get(self.fleet.base_model(name) or "")
 
     def _max_model_len_for(self, name: str | None) -> int | None:
         name = self.fleet.sole_model() if name is None else name

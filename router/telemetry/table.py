@@ -162,6 +162,19 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("replica_kv_usage_share", "The engine's own figure, mean of its ranks.", "replica", at_scrape=True),
     _gauge("index_blocks", "Blocks that the index knows there.", "replica", at_scrape=True),
     _gauge("index_distinct_blocks", "Distinct blocks in the index.", at_scrape=True),
+    _gauge(
+        "token_cache_bytes",
+        "What texts and prompts that were read before take; `limits.token_cache_bytes` bounds it.",
+        at_scrape=True,
+        together="sum",
+    ),
+    MetricSpec(
+        "warmroute_token_cache_lookups_total",
+        "counter",
+        ("kind", "result"),
+        "Whole prompts and pieces of text that were looked up, and whether they were there: `hit`, `miss`.",
+        at_scrape=True,
+    ),
 )
 
 

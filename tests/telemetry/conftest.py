@@ -9,6 +9,9 @@ import pytest
 from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.index.prefix_index import PrefixIndex
+from router.request.reader import PromptReader
+from router.request.token_cache import TokenCache
+from router.telemetry.cache_series import CacheSeries
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.metrics import Metrics
 
@@ -30,6 +33,7 @@ def metrics(fleet: Fleet, index: PrefixIndex) -> Metrics:
     """Metrics of that fleet, as a router sets them up."""
     one = Metrics("1.2.3", ["/v1/completions"], lambda name: fleet.base_model(name) is not None)
     one.register(FleetSeries(fleet, index, lambda: 0.0))
+    one.register(CacheSeries(TokenCache(), PromptReader(lambda _: None).memo))
     return one
 
 
