@@ -86,6 +86,11 @@ class RetryConfig(Section):
     budget_reserve: int = Field(
         100, ge=0, le=100_000, description="retries that may come at once, beyond the share; refilled by 10 a second"
     )
+    continuation: bool = Field(
+        False,
+        description="a text stream that breaks off goes on at another replica from the text so far; see README for "
+        "what can be gone on with",
+    )
     eject_after: int = Field(3, ge=1, le=1_000, description="failures in a row that eject a replica")
     eject_s: PositiveSeconds = Field(
         10.0, description="seconds an ejected replica is left alone before a probe request; doubled by each that fails"

@@ -27,6 +27,7 @@ tenancy.py            whose request it is, and what its body and head become for
 accounts.py           what one request of a tenant's may use, and has used
 forwarded.py          X-Forwarded-*, Forwarded, Via
 cors.py               pages in browsers
+continuing.py         a stream that broke off goes on elsewhere
 hop_by_hop.py         which headers cross the router, and which it sets
 pool.py               connections to engines
 engine_connection.py  one connection to an engine

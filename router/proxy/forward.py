@@ -11,6 +11,7 @@ from collections.abc import Collection
 from router.config_bounds import LimitsConfig, RetryConfig, TimeoutsConfig
 from router.fleet.replica import Replica
 from router.placement import Placement
+from router.proxy.continuing import ContinuingForwarding
 from router.proxy.deadlines import Deadlines
 from router.proxy.exchange import Exchange
 from router.proxy.forwarding import Forwarding
@@ -58,6 +59,7 @@ class Forwarder:
         self.loop = loop
         self.attempts = retry.attempts
         self.repeats_broken = retry.broken
+        self.continues = retry.continuation
         self.refusal_statuses = frozenset(retry.refusal_statuses)
         self.timeouts = timeouts
         self.placer = placer
@@ -82,6 +84,7 @@ class Forwarder:
         """Take over other settings, for requests from now on."""
         self.attempts = retry.attempts
         self.repeats_broken = retry.broken
+        self.continues = retry.continuation
         self.refusal_statuses = frozenset(retry.refusal_statuses)
         self.timeouts = timeouts
         self.prompts.configure(limits, client_templates=client_templates)
@@ -121,7 +124,8 @@ class Forwarder:
     def forward(self, exchange: Exchange) -> None:
         """Take an exchange; it is answered, whatever happens."""
         self.begun += 1
-        Forwarding(self, exchange).begin()
+        way = ContinuingForwarding if self.continues else Forwarding
+        way(self, exchange).begin()
 
     def close(self) -> None:
         """Stop the reader's threads and questions. Exchanges end with their connections."""

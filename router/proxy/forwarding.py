@@ -165,7 +165,11 @@ class Forwarding(Placing):
             self._tap = UsageTap() if self._account is None else self._account.tap(self._prompt)
         lines = (head.lines or joined(head.headers)) + placement_lines(exchange.request, placement)
         exchange.start(head.status, head.reason, (), framing, more=more, lines=lines)
-        exchange.release_body()
+        self._release_body()
+
+    def _release_body(self) -> None:
+        """The request is not sent again."""
+        self._exchange.release_body()
 
     def answer_decoded(self, piece: bytes) -> None:
         """A piece of a chunked body."""

@@ -144,8 +144,8 @@ class Metrics:
         self._distribution("warmroute_ttft_seconds", self.model_label(model)).observe(ttft_s)
 
     def request_retried(self, reason: str) -> None:
-        """A request is sent again; `reason` is an error's code, `refused` or `stale_connection`."""
-        known = reason in self._codes or reason in ("stale_connection", "refused")
+        """A request is sent again; `reason` is an error's code, `refused`, `continued` or `stale_connection`."""
+        known = reason in self._codes or reason in ("stale_connection", "refused", "continued")
         self._count("warmroute_retries_total", reason if known else "other").value += 1
 
     def replica_ejected(self) -> None:

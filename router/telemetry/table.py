@@ -82,7 +82,12 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("in_flight_requests", "Requests accepted and not ended.", together="sum"),
     _histogram("request_seconds", "From a request's head to its end.", LONG_SECONDS, "model"),
     _histogram("ttft_seconds", "From a request's head to its answer's first part, streamed.", TTFT_SECONDS, "model"),
-    _counter("retries", "Requests sent again: elsewhere, or (`stale_connection`) on a new connection.", "reason"),
+    _counter(
+        "retries",
+        "Requests sent again: elsewhere (`continued`: for the rest of a broken stream), or (`stale_connection`) on a "
+        "new connection.",
+        "reason",
+    ),
     _counter("ejections", "Replicas left alone for a while after failures in a row."),
     _counter("client_aborts", "Clients that left before their answer was complete."),
     _counter("not_understood", "Prompts placed by load alone, by reason.", "reason"),
