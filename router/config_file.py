@@ -18,6 +18,7 @@ from router.config_tenants import tenant_problems
 from router.config_yaml import YamlError, read_yaml
 from router.errors import ConfigurationError, Problem
 from router.kv.addresses import normalised_url
+from router.kv.log_lines import conceal
 from router.tls import contexts_of
 
 LOG = logging.getLogger("warmroute.config")
@@ -100,6 +101,7 @@ def parse(
         problems += _tls_problems(config)
     if problems or config is None:
         raise ConfigurationError(problems)
+    conceal(*(getattr(getattr(config, section), key) for section, key in SECRETS))
     return config
 
 

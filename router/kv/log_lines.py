@@ -23,6 +23,9 @@ _SECRETS = (
     (re.compile(r"(?i)\b(bearer\s+)[^\s,'\"]+"), r"\1***"),
     (re.compile(r"(?i)\b(authorization|x-api-key|api-key|cookie)(['\"]?\s*[:=]\s*).+"), r"\1\2***"),
 )
+MIN_SECRET_CHARACTERS = 8
+MAX_SECRETS = 1_000
+_concealed: dict[str, None] = {}
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -31,8 +34,22 @@ def clean(value: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
     return _CONTROL.sub("?", value[:limit])
 
 
+def conceal(*secrets: str | None) -> None:
+    """Have these texts masked from now on, wherever they turn up: a server may echo what it was sent.
+
+    For the whole process, as logging is. Short ones are left out: masking them would spoil every line.
+    """
+    new = [secret for secret in secrets if secret and len(secret) >= MIN_SECRET_CHARACTERS]
+    if len(_concealed) > MAX_SECRETS:
+        _concealed.clear()  # a file whose secret changed thousands of times
+    _concealed.update(dict.fromkeys(new))
+
+
 def mask_secrets(text: str) -> str:
-    """Return the text without passwords in URLs and options, bearer tokens and key headers."""
+    """Return the text without secrets that are known, passwords in URLs and options, bearer tokens and key headers."""
+    for secret in _concealed:
+        if secret in text:
+            text = text.replace(secret, "***")
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from router.kv.log_lines import conceal, mask_secrets
 from router.telemetry.logs import clean_request_id, setup
 
 
@@ -71,3 +72,10 @@ def test_plain_request_ids_are_kept(value):
 def test_other_request_ids_are_replaced(value):
     """Anything else is not taken over: the router gives its own."""
     assert clean_request_id(value) is None
+
+
+def test_a_secret_that_is_known_is_masked_wherever_it_stands() -> None:
+    """Also where no pattern would find it: in a server's own words."""
+    conceal("RP-333-known", None, "", "abc")
+    said = mask_secrets("ERR unknown command 'AUTH', with args beginning with: 'RP-333-known' abc")
+    assert said == "ERR unknown command 'AUTH', with args beginning with: '***' abc"

@@ -20,6 +20,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, NoScriptError, ReadOnlyError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from router.kv.log_lines import conceal
 from router.kv.redis_url import Address, Login, Tls
 
 CLOSE_S = 0.5
@@ -53,6 +54,7 @@ class _Credentials(CredentialProvider):
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or type(error).__name__
                 raise AuthenticationError(f"password_file can't be read: {reason}") from None
+        conceal(password)
         return (self._login.username, password) if self._login.username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
