@@ -87,14 +87,17 @@ class Answer:
         return int(self.json["usage"]["prompt_tokens"])
 
 
-def call(url: str, method: str, path: str, body: Any = None) -> Answer:
-    """One request on a connection of its own; `body` is bytes that are sent as they are, or what becomes JSON."""
+def call(url: str, method: str, path: str, body: Any = None, more: dict[str, str] | None = None) -> Answer:
+    """One request on a connection of its own; `body` is bytes that are sent as they are, or what becomes JSON.
+
+    `more` are headers.
+    """
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
     try:
         headers = {} if body is None else {"content-type": "application/json"}
         data = body if body is None or isinstance(body, bytes) else json.dumps(body)
-        connection.request(method, path, data, headers)
+        connection.request(method, path, data, headers | (more or {}))
         answer = connection.getresponse()
         text = answer.read().decode()
         return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, text)
