@@ -13,6 +13,8 @@ class Faults:
 
     drop_events: int = 0
     """Each batch whose number divides by it is not sent to subscribers (replay still has it)."""
+    replay_batches: int = 0
+    """Replay has so many of the newest batches, and not 10,000."""
     event_delay_s: float = 0.0
     """Batches leave that much later."""
     first_byte_delay_s: float = 0.0

@@ -111,7 +111,7 @@ class Publisher:
         self._rank = rank
         self._encoder = encoder
         self._faults = faults
-        self._buffer: deque[tuple[int, bytes]] = deque(maxlen=BUFFERED_BATCHES)
+        self._buffer: deque[tuple[int, bytes]] = deque(maxlen=faults.replay_batches or BUFFERED_BATCHES)
         self._sequence = 0
         self._events: zmq.Socket[bytes] | None = None
         self._replay: zmq.asyncio.Socket | None = None

@@ -249,3 +249,11 @@ async def test_the_oldest_batches_leave_the_buffer_without_a_sign(sockets: Any) 
     finally:
         publisher.close()
         context.term()
+
+
+async def test_replay_can_be_short(start_engine: Start, sockets: Any) -> None:
+    """With the fault replay_batches the oldest are gone, without a sign but the first number of the answer."""
+    engine = start_engine(*FAST, "--fault", "replay_batches=2")
+    for token in range(5):
+        engine.post("/v1/completions", completion(list(range(token, token + 40))))
+    assert [number for number, _ in replayed(sockets(zmq.DEALER, engine.replay[0]), 0)] == [3, 4]

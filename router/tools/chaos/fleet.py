@@ -34,13 +34,16 @@ ENGINE_OPTIONS = (
     *("--num-blocks", str(NUM_BLOCKS), "--max-num-seqs", "32", "--max-num-batched-tokens", "1024"),
     *("--prefill-tokens-per-s", "20000", "--decode-step-s", "0.01"),
 )
+SHORT_REPLAY = "replay_batches=1500"
+"""Twenty seconds of traffic and more: longer than an agent is away."""
 VARIANTS = (
     ("--block-size", "16", "--hash-algo", "sha256_cbor"),
     ("--block-size", "16", "--hash-algo", "sha256_cbor", "--event-encoding", "array", "--event-hashes", "bytes"),
-    ("--block-size", "32", "--hash-algo", "sha256_cbor", "--event-encoding", "array"),
-    ("--block-size", "16", "--hash-algo", "sha256", "--seed", "0"),
+    ("--block-size", "32", "--hash-algo", "sha256_cbor", "--event-encoding", "array", "--fault", SHORT_REPLAY),
+    ("--block-size", "16", "--hash-algo", "sha256", "--seed", "0", "--fault", SHORT_REPLAY),
 )
-"""Engines differ as those of a fleet that is being upgraded do."""
+"""Engines differ as those of a fleet that is being upgraded do. Where replay is short, an agent that starts again must
+go on from what it kept."""
 AGENT_VARIANTS: tuple[tuple[str, ...], ...] = ((), (), (), ("--hash-seed", "0"))
 DRAIN_S = 10
 
