@@ -2,7 +2,9 @@
 
 A request that was computed must have stored the full blocks of its prompt that were not cached. Its last block's hash
 depends on all tokens before, so that one alone proves the prompt; a few before it tell how far it agreed. The verdict
-waits until the event lag has passed and the unit was heard after that, and needs a feed without a gap:
+waits until the event lag has passed and the unit was heard after that, and needs a feed without a gap. An agent that
+lives may not have read its engine's last events yet, or they were lost on the way: so a mismatch waits until the unit
+announced something later, or until its agent must have found what it missed.
 
 - the last block was announced: good, even when it is evicted by now;
 - it was not, and the unit announced others: a mismatch;
@@ -29,6 +31,10 @@ SAMPLES = 4
 SETTLE_EVERY_S = 0.05
 PATIENCE_S = 30.0
 """How long a verdict may wait for the unit to be heard, and for the answer's end with the engine's own figures."""
+
+
+UNREAD_S = 6.0
+"""A quiet unit's agent looks for events that it missed each 3 s, and waits 2 s for its engine's answer."""
 
 
 class Evidence:
@@ -187,4 +193,12 @@ def _verdict(evidence: Evidence, now_s: float) -> Verdict | None:
     read_blocks = (evidence.cached_tokens or 0) // evidence.block_size
     if not watch.stored_blocks or read_blocks >= evidence.places[-1]:
         return Verdict.UNDECIDED
+    if not _was_read(evidence):
+        return Verdict.UNDECIDED if expired else None
     return Verdict.MISMATCH
+
+
+def _was_read(evidence: Evidence) -> bool:
+    """Tell whether the agent must have read what its engine announced of this request."""
+    watch, due_s = evidence.watch, evidence.due_s
+    return due_s is not None and (watch.batch_s >= due_s or watch.heard_s >= due_s + UNREAD_S)

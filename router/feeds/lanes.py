@@ -254,12 +254,12 @@ class LaneReader:
             self._metrics.message_read("batch")
             if self.apply_batch(item, message) is Verdict.APPLY:
                 self._metrics.event_applied(self._unix_time() - id_key(entry_id)[0] / 1000)
-                self._heard(item, entry_id)
+                self._heard(item, entry_id, batch=True)
 
-    def _heard(self, item: FollowedUnit, entry_id: str) -> None:
+    def _heard(self, item: FollowedUnit, entry_id: str, *, batch: bool = False) -> None:
         """Everything that a unit published before this entry is applied."""
         age_s = self._unix_time() - id_key(entry_id)[0] / 1000
-        self._announced.heard(item.unit.slot, self._clock() - max(0.0, age_s))
+        self._announced.heard(item.unit.slot, self._clock() - max(0.0, age_s), batch=batch)
 
     def _apply_heartbeat(self, item: FollowedUnit | None, heartbeat: Heartbeat, entry_id: str) -> None:
         if item is not None:

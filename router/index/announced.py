@@ -15,11 +15,12 @@ MAX_WATCHES = 4_096
 class _Feed:
     """One unit's announcements from where they began to be whole; dead once one may have been missed."""
 
-    __slots__ = ("alive", "heard_s", "stored_blocks", "watched")
+    __slots__ = ("alive", "batch_s", "heard_s", "stored_blocks", "watched")
 
     def __init__(self, heard_s: float) -> None:
         self.alive = True
         self.heard_s = heard_s
+        self.batch_s = float("-inf")
         self.stored_blocks = 0
         self.watched: dict[int, list[Watch]] = {}
 
@@ -51,6 +52,11 @@ class Watch:
         return self._feed.heard_s
 
     @property
+    def batch_s(self) -> float:
+        """When the unit last announced anything. Engines are read in order, so what came before it was read too."""
+        return self._feed.batch_s
+
+    @property
     def stored_blocks(self) -> int:
         """Blocks that the unit announced since the watch began, whichever they are."""
         return self._feed.stored_blocks - self._stored_before
@@ -66,17 +72,19 @@ class AnnouncedBlocks:
     def __len__(self) -> int:
         return self._count
 
-    def heard(self, slot: int, at_s: float) -> None:
+    def heard(self, slot: int, at_s: float, *, batch: bool = False) -> None:
         """A unit that is followed without a gap was heard.
 
         Args:
             at_s: Clock seconds; everything that it published before is read.
+            batch: It announced something, and did not only say that it lives.
         """
         feed = self._feeds.get(slot)
         if feed is None:
-            self._feeds[slot] = _Feed(at_s)
-        elif at_s > feed.heard_s:
-            feed.heard_s = at_s
+            feed = self._feeds[slot] = _Feed(at_s)
+        feed.heard_s = max(feed.heard_s, at_s)
+        if batch:
+            feed.batch_s = max(feed.batch_s, at_s)
 
     def stored(self, slot: int, hashes: Sequence[int]) -> None:
         """A unit announced that it stored these blocks."""

@@ -19,7 +19,7 @@ from router.index.prefix_index import PrefixIndex
 from router.kv.hashes import chain
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.placement import Placement, Placer
-from router.proving import PATIENCE_S, Proving
+from router.proving import PATIENCE_S, UNREAD_S, Proving
 from router.request.prompt import Kind, Prompt
 from router.scheduling.decision import Outcome
 
@@ -28,7 +28,8 @@ LAG_S = 0.2
 
 
 class Engine:
-    """A router's core over one unit, whose engine does what a test says. One second passes with each request."""
+    """A router's core over one unit, whose engine does what a test says. Between requests so much time passes that the
+    agent must have found what it missed."""
 
     def __init__(self, trust: Trust = Trust.EXACT) -> None:
         self.index, self.announced, self.fleet = PrefixIndex(), AnnouncedBlocks(), Fleet()
@@ -66,7 +67,7 @@ class Engine:
         outcome = Outcome(**{**figures, "ttft_s": 0.1, "total_s": 0.2, **changes})
         self.placer.finish(placement, self.now_s, outcome)
 
-    def later(self, seconds: float = 1.0, *, heard: bool = True) -> None:
+    def later(self, seconds: float = LAG_S + UNREAD_S, *, heard: bool = True) -> None:
         """Time passes, the unit's heartbeat comes, what is due is judged."""
         self.now_s += seconds
         if heard:
@@ -194,6 +195,32 @@ def test_nothing_is_judged_before_the_unit_was_heard_after_the_event_lag() -> No
     assert engine.verdicts == {}
     engine.later(PATIENCE_S, heard=False)
     assert engine.verdicts == {"undecided": 1}
+
+
+def test_a_heartbeat_does_not_tell_that_the_agent_read_everything() -> None:
+    """An event was lost on its way to an agent that lives and told of others. It is found while the engine is quiet."""
+    engine = Engine()
+    placement = engine.place(prompt())
+    engine.store(other(5_000))
+    engine.finish(placement)
+    engine.later(1.0)
+    assert engine.verdicts == {}
+    engine.store(blocks())
+    engine.later(1.0)
+    assert engine.verdicts == {"good": 1}
+
+
+def test_what_is_announced_later_tells_that_the_agent_read_everything_before() -> None:
+    """Agents read in order: with the next announcement, what is missing is missing."""
+    engine = Engine()
+    placement = engine.place(prompt())
+    engine.store(other())
+    engine.finish(placement)
+    engine.later(1.0)
+    engine.store(other(5_000))
+    engine.announced.heard(engine.slot, engine.now_s, batch=True)
+    engine.later(0.1)
+    assert engine.verdicts == {"mismatch": 1}
 
 
 def test_late_announcements_are_good() -> None:

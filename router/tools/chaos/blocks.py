@@ -1,6 +1,7 @@
 """Both routers' indexes against the engines' own memory, block for block.
 
-Beside that: every replica is in the fleet and not down, and with nothing running no router counts anything in flight.
+Beside that: every replica is in the fleet and not down, with nothing running no router counts anything in flight, and no
+router distrusts what engines report, since these engines store just what their prompts say.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def _unrest(replica: dict[str, Any]) -> list[str]:
         found.append(f"it is {replica['state']}: {replica['down_reason']}")
     if any(unit["requests"] or unit["backlog_tokens"] for unit in replica["units"]):
         found.append("requests are counted in flight, and there are none")
+    predictions = [record for unit in replica["units"] for record in unit["predictions"]]
+    found += [f"predictions fail: {record['explanation']}" for record in predictions if record["state"] == "distrusted"]
     return found
 
 
