@@ -1,7 +1,7 @@
 """Both routers' indexes against the engines' own memory, block for block.
 
-Beside that: every replica is in the fleet and not down, with nothing running no router counts anything in flight, and no
-router distrusts what engines report, since these engines store just what their prompts say.
+Beside that: every replica is in the fleet and not down; with nothing running no router counts anything in flight; and
+no router distrusts what engines report, since these engines store just what their prompts say.
 """
 
 from __future__ import annotations
