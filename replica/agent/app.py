@@ -62,7 +62,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        health = HealthServer(self._status, lambda: self._metrics.render([rank.unit for rank in self._ranks]))
+        health = HealthServer(self._status, self._render_metrics)
         http = await health.start(settings.listen_host, settings.listen_port)
         context = zmq.asyncio.Context()
         redis = redis_link.connect(settings.redis_url)
@@ -273,6 +273,14 @@ class Agent:
             self._engine_up = True
             await asyncio.gather(*(rank.serve() for rank in self._ranks))
         return facts
+
+    def _render_metrics(self) -> bytes:
+        metrics = self._metrics
+        metrics.engine_up.set(self._engine_up)
+        metrics.draining.set(self._idle is not None or self._orders.hold(time.time()))
+        for rank in self._ranks:
+            metrics.redis_up.labels(rank.unit_id).set(rank.sink.healthy)
+        return metrics.render([rank.unit for rank in self._ranks])
 
     def _status(self) -> dict[str, Any]:
         units = {rank.unit_id: rank.status() for rank in self._ranks}

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from replica.agent.metrics import metrics_table as agent_metrics_table
 from router.admin.app import ENDPOINTS
 from router.config import RouterConfig
 from router.errors import WarmrouteError
@@ -84,6 +85,7 @@ TABLES = {
     "errors": errors_table,
     "endpoints": endpoints_table,
     "metrics": metrics_table,
+    "agent_metrics": agent_metrics_table,
     "options": commands_table,
 }
 

@@ -209,7 +209,7 @@ async def test_health_and_metrics_are_served(engine, agent, eventually) -> None:
 
         await eventually(published)
         metrics = await text()
-    assert f'warmroute_agent_events{{kind="BlockStored",unit="{UNIT}"}} 1.0' in metrics
+    assert f'warmroute_agent_events_total{{kind="BlockStored",unit="{UNIT}"}} 1.0' in metrics
     assert str(PROMPT[0]) + ", " + str(PROMPT[1]) not in metrics
 
 
