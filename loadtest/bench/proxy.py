@@ -232,7 +232,10 @@ def main() -> None:
     os.sched_setaffinity(0, {CORES[-1]})
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        with process([sys.executable, "-m", "loadtest.bench.proxy_fleet", "4"], -1, folder / "fleet.log") as fleet:
+        # 2,000 streams at a hundred chunks a second each would be a measure of what one core can pass on.
+        every_s = "0.1" if args.hold else "0.01"
+        command = [sys.executable, "-m", "loadtest.bench.proxy_fleet", "4", every_s]
+        with process(command, -1, folder / "fleet.log") as fleet:
             assert fleet.stdout is not None
             ports = json.loads(fleet.stdout.readline())
             compared: list[tuple[str, list[str], int]] = [*routers(ports, args.sglang, folder)]

@@ -1,6 +1,7 @@
 """Engines for `make bench-proxy`: they answer at once with the same bytes, so that what is measured is the router.
 
-A process of its own, on uvloop: `python -m loadtest.bench.proxy_fleet PORTS`. Prints the ports as JSON once it serves.
+A process of its own, on uvloop: `python -m loadtest.bench.proxy_fleet PORTS SECONDS`, of which the second
+is the time between two chunks of a stream. Prints the ports as JSON once it serves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import cast
 import uvloop
 
 CHUNKS = 200
-EVERY_S = 0.01
 MODEL = "bench"
 _USAGE = '"usage":{"prompt_tokens":50,"total_tokens":66,"completion_tokens":16,"prompt_tokens_details":null}'
 _MESSAGE = json.dumps({"role": "assistant", "content": "answer " * 30})
@@ -40,13 +40,14 @@ _CHAT, _LIST, _OTHER = _whole(_ANSWER), _whole(_MODELS), _whole(b'{"model_path":
 
 
 class Stream:
-    """One stream: a chunk each `EVERY_S`, with drift made up for."""
+    """One stream: a chunk each `every_s`, with drift made up for."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, every_s: float) -> None:
+        self._every_s = every_s
         self._transport = transport
         self._loop = loop
         self._left = CHUNKS
-        self._next_s = loop.time() + EVERY_S
+        self._next_s = loop.time() + every_s
         transport.write(_SSE)
         loop.call_at(self._next_s, self._tick)
 
@@ -56,15 +57,16 @@ class Stream:
         self._left -= 1
         self._transport.write(_CHUNK if self._left else _CHUNK + _LAST)
         if self._left:
-            self._next_s += EVERY_S
+            self._next_s += self._every_s
             self._loop.call_at(self._next_s, self._tick)
 
 
 class Engine(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float) -> None:
         self._loop = loop
+        self._every_s = every_s
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -91,21 +93,21 @@ class Engine(asyncio.Protocol):
         if b"/v1/chat/completions" not in head:
             self._transport.write(_LIST if b"/v1/models" in head else _OTHER)
         elif b'"stream":true' in body:
-            Stream(self._transport, self._loop)
+            Stream(self._transport, self._loop, self._every_s)
         else:
             self._transport.write(_CHAT)
 
 
-async def serve(count: int) -> None:
+async def serve(count: int, every_s: float) -> None:
     """Serve on as many ports until the process is ended."""
     loop = asyncio.get_running_loop()
     ports = []
     for _ in range(count):
-        server = await loop.create_server(lambda: Engine(loop), "127.0.0.1", 0, backlog=4_096)
+        server = await loop.create_server(lambda: Engine(loop, every_s), "127.0.0.1", 0, backlog=4_096)
         ports.append(server.sockets[0].getsockname()[1])
     print(json.dumps(ports), flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import shutil
@@ -135,7 +136,7 @@ class Shape:
             return [head]
         body = chunked(self.answer, self.answer_cuts) if self.framing == "chunked" else self.answer
         cuts = [0, *self.answer_cuts, len(body)]
-        return [head, *(body[start:end] for start, end in zip(cuts, cuts[1:], strict=False))]
+        return [head, *(body[start:end] for start, end in itertools.pairwise(cuts))]
 
     @property
     def closes(self) -> bool:
@@ -144,7 +145,7 @@ class Shape:
 
 def chunked(body: bytes, cuts: list[int]) -> bytes:
     places = [0, *cuts, len(body)]
-    pieces = [body[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [body[start:end] for start, end in itertools.pairwise(places)]
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece) + b"0\r\n\r\n"
 
 
