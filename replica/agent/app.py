@@ -216,7 +216,7 @@ class Agent:
         health_due_s = facts_due_s = 0.0
         while True:
             began_s = time.monotonic()
-            loads = await self._scrape()
+            loads = await self._scrape_on_time()
             if self._idle is not None:
                 self._idle.saw(loads, began_s)
             self._set_draining()
@@ -241,6 +241,17 @@ class Agent:
     def _lives(self) -> tuple[int, ...]:
         """What changes with each new life of the engine's caches; with a loss in Redis too."""
         return tuple(rank.sink.epoch for rank in self._ranks)
+
+    async def _scrape_on_time(self) -> dict[str, Load] | None:
+        """Scrape; an engine that is slow to tell its load beats with the last one meanwhile, then it is unknown."""
+        scrape = asyncio.create_task(self._scrape())
+        try:
+            while not (await asyncio.wait({scrape}, timeout=LOAD_S))[0]:
+                for rank in self._ranks:
+                    rank.sink.beat()
+            return await scrape
+        finally:
+            scrape.cancel()
 
     async def _scrape(self) -> dict[str, Load] | None:
         try:

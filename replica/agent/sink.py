@@ -138,6 +138,11 @@ class UnitSink:
         self._beat_due = True
         self._wake.set()
 
+    def beat(self) -> None:
+        """Send a heartbeat with the last load again."""
+        self._beat_due = True
+        self._wake.set()
+
     def register(self, lease_of: LeaseOf | None, state: State = "ready") -> None:
         """Hold this lease from now on; None: the engine is gone, and so is the unit.
 
