@@ -17,6 +17,9 @@ from router.kv.wire import Change
 log = logging.getLogger(__name__)
 
 REPLAY_TIMEOUT_S = 2.0
+REPLAY_TRIES = 4
+"""A gap is asked for so often before silence makes the cache unknown: an engine may be slow for a while. Where it never
+answered, and where it answered nothing so long, once."""
 IDLE_CHECK_S = 3.0
 """Silence after which the tail is compared with a replay: a lost last batch shows in no other way. An idle engine is
 asked for one batch that often."""
@@ -60,6 +63,7 @@ class UnitReader:
         self._connections = 0
         self._engine_was_down = False
         self._strange = 0
+        self._answers = self._silent = False
         self._started_anew = False
         self._next_check_s = 0.0
         self.attached = asyncio.Event()
@@ -128,7 +132,7 @@ class UnitReader:
             verdict = unit.judge(frame.sequence, frame.payload)
         if verdict is Verdict.GAP:
             unit.tally.gaps += 1
-            answered = await self._resync(frame.received_s)
+            answered = await self._fill(frame.received_s)
             verdict = unit.judge(frame.sequence, frame.payload)
             if verdict is Verdict.RESTART:
                 self._restart()
@@ -145,6 +149,15 @@ class UnitReader:
         if verdict is Verdict.IN_ORDER:
             self._strange = 0
             self._hand_on(unit.accept(frame.sequence, frame.payload, frame.received_s), frame.received_s)
+
+    async def _fill(self, received_s: float) -> bool:
+        """Ask for what is missing; whether it could be had. What comes meanwhile waits in the socket."""
+        for _ in range(REPLAY_TRIES if self._answers else 1):
+            answered = await self._resync(received_s)
+            if answered or not self._silent:
+                return answered
+        self._answers = False
+        return False
 
     async def _reload(self) -> None:
         """Read the engine's whole history again, where it still has it."""
@@ -170,7 +183,9 @@ class UnitReader:
             start = unit.replay_from
             replayed = await self._source.replay(start, REPLAY_TIMEOUT_S)
             verdict = None
+            self._silent = replayed is None
             if replayed is not None:
+                self._answers = True
                 verdict, changes = unit.absorb(start, replayed, received_s)
                 self._hand_on(changes, received_s)
             outcome = "unanswered" if verdict is None else verdict.name.lower()

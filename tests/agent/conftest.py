@@ -55,6 +55,8 @@ class Publisher:
         """What its metrics would tell of its start."""
         self.replay_topic = True
         """Whether replay answers carry the topic, as vLLM's of 2026 do; earlier ones and SGLang's have none."""
+        self.replay_silent = False
+        """Whether questions are left without an answer."""
         self.replay_answer: Callable[[list[tuple[int, bytes]]], list[tuple[int, bytes]]] = lambda batches: batches
         self.start()
 
@@ -124,6 +126,8 @@ class Publisher:
             client, _, start = await self._router.recv_multipart()
             first = int.from_bytes(start, "big")
             self.replays.append(first)
+            if self.replay_silent:
+                continue
             for sequence, payload in self.replay_answer([b for b in self.buffer if b[0] >= first]):
                 await self._answer(client, self.topic, sequence, payload)
             await self._answer(client, b"", -1, b"")

@@ -164,7 +164,7 @@ async def test_a_wrong_seed_is_told(engine, agent, mirror, eventually) -> None: 
     found = lease(mirror)
     assert found is not None
     own = Scheme(HashAlgorithm(found.algorithm), found.block_size, found.seed)
-    assert mirror.dump(UNIT) == {(block, 0, 0) for block in chain(PROMPT, own)}
+    await eventually(lambda: mirror.dump(UNIT) == {(block, 0, 0) for block in chain(PROMPT, own)})
 
 
 async def test_two_ranks_are_two_units(engine, agent, mirror, eventually) -> None:  # type: ignore[no-untyped-def]

@@ -34,6 +34,37 @@ async def test_a_gap_is_filled_by_replay(attach, publisher, events, eventually) 
     assert one.epochs == 0
 
 
+async def test_a_gap_waits_for_a_replay_that_is_silent_for_a_while(attach, publisher, events, eventually) -> None:  # type: ignore[no-untyped-def]
+    """Silence is no loss: the engine is asked again, and the unit goes on whole in the same epoch."""
+    one = await attach()
+    publisher.publish([events.stored([1])])
+    await eventually(lambda: one.live() == {1})
+    publisher.replay_silent = True
+    publisher.publish([events.stored([2])], lose=True)
+    asked = len(publisher.replays)
+    publisher.publish([events.stored([3])])
+    await eventually(lambda: len(publisher.replays) >= asked + 2)
+    publisher.replay_silent = False
+    await eventually(lambda: one.live() == {1, 2, 3})
+    assert one.epochs == 0
+
+
+async def test_a_replay_that_is_silent_for_good_is_waited_for_once(attach, publisher, events, eventually) -> None:  # type: ignore[no-untyped-def]
+    """After that the cache is unknown, and the next gap costs one question."""
+    one = await attach()
+    publisher.publish([events.stored([1])])
+    await eventually(lambda: one.live() == {1})
+    publisher.replay_silent = True
+    publisher.publish([events.stored([2])], lose=True)
+    publisher.publish([events.stored([3])])
+    await eventually(lambda: one.live() == {3})
+    asked = len(publisher.replays)
+    publisher.publish([events.stored([4])], lose=True)
+    publisher.publish([events.stored([5])])
+    await eventually(lambda: one.live() == {5})
+    assert len(publisher.replays) <= asked + 2  # one for the gap, one for silence before or after it
+
+
 async def test_a_lost_tail_is_found_while_idle(attach, publisher, events, eventually) -> None:  # type: ignore[no-untyped-def]
     """The last batch is lost and nothing follows: comparing with replay finds it."""
     one = await attach()
