@@ -337,6 +337,7 @@ class App:
     def _forget_unit(self, unit: Unit) -> None:
         self.announced.interrupted(unit.slot)
         self.vouching.forget(unit)
+        self.index.set_strides(unit.slot, ())
         self._forget_blocks(unit)
 
     def _forget_sent(self, replica: Replica) -> None:

@@ -111,7 +111,9 @@ class Proving:
         Returns:
             None where nothing can be learned of it.
         """
-        places = self._places(unit.slot, chain, held_blocks)
+        # Of a block that is made of several only the last one is announced.
+        step = min((stride for _, stride in unit.strides), default=1)
+        places = self._places(unit.slot, chain, held_blocks, step)
         if not places:
             return None
         watch = self.announced.watch(unit.slot, [chain[place] for place in places])
@@ -166,13 +168,14 @@ class Proving:
         if self._on_verdict is not None:
             self._on_verdict(counted)
 
-    def _places(self, slot: int, chain: Sequence[int], held_blocks: int) -> list[int]:
+    def _places(self, slot: int, chain: Sequence[int], held_blocks: int, step: int) -> list[int]:
         """Choose blocks that the unit does not hold: what it holds it need not announce again."""
-        last = len(chain) - 1
+        last = len(chain) // step * step - 1
         missing = last - held_blocks
         if missing < 0 or self._index.holds(slot, chain[last]):
             return []
-        places = sorted({held_blocks + missing * step // (SAMPLES - 1) for step in range(SAMPLES)})
+        spread = (held_blocks + missing * sample // (SAMPLES - 1) for sample in range(SAMPLES))
+        places = sorted({place // step * step + step - 1 for place in spread})
         return [place for place in places if not self._index.holds(slot, chain[place])]
 
 

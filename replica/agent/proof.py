@@ -14,6 +14,7 @@ the GPU tier, whose events come from elsewhere than the engine's own cache.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
@@ -69,6 +70,7 @@ class SchemeProof:
         algorithm: See `namings`.
         block_size: Tokens a block as the engine's metrics tell; None where they do not.
         seed: See `namings`.
+        unit: Tokens that one hash is made of as the engine's metrics tell; None where they do not.
 
     Attributes:
         state: `open`, `proven` or `refuted`.
@@ -78,9 +80,12 @@ class SchemeProof:
             that came; None before any.
     """
 
-    def __init__(self, algorithm: str | None, block_size: int | None, seed: str | None) -> None:
+    def __init__(
+        self, algorithm: str | None, block_size: int | None, seed: str | None, unit: int | None = None
+    ) -> None:
         self._namings, self._hopeless = namings(algorithm, seed)
         self._sizes: dict[int, list[_Candidate]] = {}
+        self._unit = unit
         self._probe: tuple[int, ...] | None = None
         self._unmatched_roots = 0
         self._other_roots = 0
@@ -140,7 +145,12 @@ class SchemeProof:
             self._other_roots += event.parent is None
             return
         decisive = self._is_probe(event) or (event.extra_keys is not None and event.tier is Tier.GPU)
-        agreed = [_follow(candidate, event, decisive=decisive) for candidate in candidates if not candidate.refuted]
+        sizes = (event.block_size, self._unit)  # of another size nobody said that blocks are hashed by it
+        agreed = [
+            _follow(candidate, event, decisive=decisive and candidate.scheme.block_size in sizes)
+            for candidate in candidates
+            if not candidate.refuted
+        ]
         self._unmatched_roots += event.parent is None and not any(agreed)
         self._settle(candidates)
 
@@ -151,6 +161,12 @@ class SchemeProof:
             self.seen_size = scheme.block_size
 
     def _candidates(self, size: int) -> list[_Candidate]:
+        """Return what a block of so many tokens may be hashed by: in one piece, or in several, which engines do whose
+        cache groups have blocks of several sizes. Its hash is then that of its last piece."""
+        pieces = {size, *(math.gcd(size, told) for told in (self._unit, self.told_size) if told)}
+        return [candidate for piece in sorted(pieces) for candidate in self._of_size(piece)]
+
+    def _of_size(self, size: int) -> list[_Candidate]:
         found = self._sizes.get(size)
         if found is None:
             if len(self._sizes) >= _MAX_SIZES:
@@ -171,7 +187,8 @@ class SchemeProof:
                 self._sizes.clear()
                 return
         # Another cache group with larger blocks joins hashes of smaller ones: it refutes nothing of the told size.
-        deciding = self._sizes.get(self.told_size, []) if self.told_size in self._sizes else candidates
+        told = next((size for size in (self._unit, self.told_size) if size in self._sizes), None)
+        deciding = candidates if told is None else self._sizes[told]
         if all(candidate.refuted for candidate in deciding):
             self.state = "refuted"
             self._sizes.clear()
@@ -196,11 +213,13 @@ def _follow(candidate: _Candidate, event: BlockStored, *, decisive: bool) -> boo
             return False
         parent = known
     size = candidate.scheme.block_size
+    pieces = event.block_size // size
     for index, announced in enumerate(event.hashes):
         if event.extra_keys is not None and event.extra_keys[index]:
             return index > 0
-        tokens = event.token_ids[index * size : (index + 1) * size]
-        parent = extend_digest(parent, tokens, None, candidate.scheme.algorithm)
+        for piece in range(index * pieces, (index + 1) * pieces):
+            tokens = event.token_ids[piece * size : (piece + 1) * size]
+            parent = extend_digest(parent, tokens, None, candidate.scheme.algorithm)
         if block_hash(parent) != announced:
             candidate.refuted = decisive
             return index > 0

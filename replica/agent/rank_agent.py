@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import zmq.asyncio
 
 from replica.agent import probe, redis_link
@@ -239,7 +240,7 @@ class RankAgent:
 
     def _new_proof(self) -> SchemeProof:
         cache = self._cache
-        return SchemeProof(cache.algorithm, cache.block_size, self._settings.hash_seed)
+        return SchemeProof(cache.algorithm, cache.block_size, self._settings.hash_seed, cache.hash_unit)
 
     def _lease(self, epoch: int) -> bytes:
         return registration.encode(self._registration(epoch), self._settings.registration_secret)
@@ -267,8 +268,10 @@ class RankAgent:
             engine=RegisteredEngine(self._facts.engine, self._facts.version),
             state="draining" if self._draining else "ready",
             started=self._started_s,
-            whole=self.unit.attached and not self.unit.head_lost,
+            whole=(self.unit.attached and not self.unit.head_lost) or msgspec.UNSET,
             text_files=dict(self._text_files()),
+            group_sizes={group: tokens for group, tokens in self.unit.group_sizes.items() if tokens > size > 0}
+            or msgspec.UNSET,
         )
 
     def _trust(self) -> tuple[Any, str | None]:

@@ -17,13 +17,15 @@ from replica.agent.private_state import VERSION, Saved
 from replica.agent.proof import SchemeProof
 from replica.agent.regrouping import GroupedCopies
 from replica.agent.sequencer import ReplayVerdict, Sequencer, Verdict, fingerprint, made_at_s
-from router.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, Tier
+from router.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, GroupKind, Tier
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.kv.wire import Change, Layer
 
 CLOCK_SLACK_S = 1.5
 """An engine tells its start in whole seconds of the machine's start plus its own: it is right to about one."""
 SAME_START_S = 0.5
+MAX_GROUPS = 32
+"""Cache groups whose block size is told; no engine has nearly as many."""
 
 Payloads = Sequence[tuple[int, bytes]]
 """(sequence, payload) of batches in the order in which they came."""
@@ -62,6 +64,7 @@ class UnitState:
         reload_due: Its blocks are to be named anew: a replay from batch 0 may tell their tokens.
         engine_started_s: When the engine's process began, as it tells itself (Unix time); None where it does not.
         unverified: It holds what an earlier agent left, and no batch has shown yet that nothing was missed since.
+        group_sizes: Tokens a block of each cache group that was seen, where a prefix needs all of the group's blocks.
         head_lost: The batches before the first one that was read could not be had: blocks may be missing.
     """
 
@@ -77,6 +80,7 @@ class UnitState:
         self.life = 0
         self.last_event_s: float | None = None
         self.head_lost = False
+        self.group_sizes: dict[int, int] = {}
         self.engine_started_s: float | None = None
         self.unverified = False
         self._saved: Saved | None = None
@@ -295,9 +299,17 @@ class UnitState:
             self.forget()
         self.reload_due = had > 0
 
+    def _measure(self, event: BlockStored) -> None:
+        """Note the block size of a cache group: the largest one seen, since a block may be announced in part."""
+        known = self.group_sizes.get(event.group, 0)
+        counts = event.kind is GroupKind.FULL and len(event.token_ids) > 0 and event.block_size > known
+        if counts and (known or len(self.group_sizes) < MAX_GROUPS):
+            self.group_sizes[event.group] = event.block_size
+
     def _apply(self, event: Event, changes: list[Change]) -> None:
         if isinstance(event, BlockStored):
             self.proof.see(event)
+            self._measure(event)
             self._map_when_refuted(event, changes)
             fresh = self.copies.store(event)
             if fresh:

@@ -173,6 +173,7 @@ class LaneReader:
             item = self.followed.get(unit_id)
             if item is None or item.unit is not unit:
                 item = self.followed[unit_id] = FollowedUnit(unit, lane_of(unit_id, self._keys.lanes))
+            self._index.set_strides(unit.slot, unit.strides)
             if item.feed.on_lease(epoch) and item.feed.reason != "joined":
                 # What was known is of a cache that is gone.
                 self._index.clear(unit.slot)

@@ -159,9 +159,9 @@ class Roster:
                 scheme = told  # the blocks known until now stay of use
             else:
                 scheme = told
-        return UnitFacts(
-            registration.unit, registration.rank, scheme, trust, registration.num_blocks, reason, registration.whole
-        )
+        strides = strides_of(registration.group_sizes or {}, scheme.block_size)
+        blocks, whole = registration.num_blocks, registration.whole is True
+        return UnitFacts(registration.unit, registration.rank, scheme, trust, blocks, reason, whole, strides)
 
     def _configured_block_size(self, registration: Registration) -> int:
         sizes = (self._block_sizes.get(model.name) for model in registration.models)
@@ -218,3 +218,12 @@ def _scheme(registration: Registration) -> Scheme | None:
     except ValueError:
         return None
     return scheme if scheme.root_is_known else None
+
+
+def strides_of(group_sizes: Mapping[int, int], unit_tokens: int) -> tuple[tuple[int, int], ...]:
+    """Return by cache group how many hash units make one of its blocks, where that is more than one.
+
+    A size that is no multiple of the unit is left out: nothing of such a group can be found by its hashes.
+    """
+    larger = sorted((group, size) for group, size in group_sizes.items() if size > unit_tokens)
+    return tuple((group, size // unit_tokens) for group, size in larger if size % unit_tokens == 0)

@@ -46,6 +46,7 @@ class UnitFacts:
         scheme: How its engine names blocks; None while unknown.
         num_blocks: Blocks its GPU cache has; None while unknown.
         reason: Why trust is not exact, in words for operators.
+        strides: By cache group how many of the scheme's blocks make one of the group's, where that is more than one.
         whole: Whether its agent announced all that its cache holds: it may have come when there was something already.
     """
 
@@ -56,6 +57,7 @@ class UnitFacts:
     num_blocks: int | None = None
     reason: str | None = None
     whole: bool = True
+    strides: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,6 +284,7 @@ class Fleet:
         unit.num_blocks = facts.num_blocks
         unit.reason = facts.reason
         unit.whole = facts.whole
+        unit.strides = facts.strides
 
     def _withdraw_unit(self, unit: Unit) -> None:
         self._units.pop(unit.unit_id, None)

@@ -44,6 +44,7 @@ class Unit:
     num_blocks: int | None = None
     reason: str | None = None
     whole: bool = True
+    strides: tuple[tuple[int, int], ...] = ()
     load: EngineLoad | None = None
     blocks_as_of_s: float | None = None
     sibling_requests: int = 0

@@ -18,43 +18,16 @@ dead bits out a slice at a time before the column is used again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
+from router.index.matches import CPU, DISK, GPU, Holds, Match, SampledMemory, strided_match
 from router.index.sampling import PLACES, SAMPLES, samples_in
 
-GPU, CPU, DISK = 0, 1, 2
+__all__ = ["CPU", "DISK", "GPU", "Match", "PrefixIndex"]
 MAX_GROUPS = 32
 """Cache groups that are told apart. No engine has nearly as many; a unit that claims more matches nothing."""
 TOO_MANY_GROUPS = -1
 MAX_SHARED_SETS = 65_536
 """Sets of units kept for sharing. Past that sharing begins anew: a table of all that ever were would only grow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """How far a unit holds a chain.
-
-    Attributes:
-        blocks: Leading blocks held, on any tier.
-        gpu_blocks: How many of these are on the GPU; the rest have to be loaded first.
-        cpu_blocks: How many of these are on the CPU and not on the GPU.
-    """
-
-    blocks: int
-    gpu_blocks: int
-    cpu_blocks: int = 0
-
-
-class SampledMemory(Protocol):
-    """What is remembered for a unit of which only samples are in the index."""
-
-    @property
-    def extra_blocks(self) -> int:
-        """Blocks that are held besides the samples."""
-
-    def continued(self, chain: Sequence[int], blocks: int) -> int:
-        """Return how many leading blocks of a chain are held, where a sample says that `blocks` are."""
 
 
 class PrefixIndex:
@@ -67,6 +40,7 @@ class PrefixIndex:
         self._blocks_of: dict[int, int] = {}
         self._column_of: dict[int, int] = {}
         self._slot_of: dict[int, int] = {}
+        self._strides: dict[int, dict[int, int]] = {}
         self._sampled: dict[int, SampledMemory] = {}
         self._sampled_columns = 0
         self._free_columns: list[int] = []
@@ -144,6 +118,18 @@ class PrefixIndex:
         elif column is not None:
             self._sampled[slot] = memory
             self._sampled_columns |= 1 << column
+
+    def set_strides(self, slot: int, strides: Iterable[tuple[int, int]]) -> None:
+        """Some of a unit's cache groups have larger blocks than those that a chain names.
+
+        Args:
+            strides: By group how many blocks of a chain make one of its own; a group that is not named has them alike.
+        """
+        given = {group: stride for group, stride in strides if stride > 1}
+        if given:
+            self._strides[slot] = given
+        else:
+            self._strides.pop(slot, None)
 
     def clear(self, slot: int) -> None:
         """A unit holds nothing. At once for every match; the memory comes back with `sweep`."""
@@ -283,6 +269,17 @@ class PrefixIndex:
             A match for each unit that holds at least block 0, by slot.
         """
         mask &= self._live
+        if not self._strides:
+            return self._match(hashes, mask)
+        mask, strided = self._without_strided(mask)
+        found = self._match(hashes, mask) if mask else {}
+        for slot in strided:
+            match = strided_match(hashes, self._holds_of(slot), self._strides[slot])
+            if match.blocks:
+                found[slot] = match
+        return found
+
+    def _match(self, hashes: Sequence[int], mask: int) -> dict[int, Match]:
         sampled = mask & self._sampled_columns
         if not sampled:
             return self._walk(hashes, mask)
@@ -296,6 +293,27 @@ class PrefixIndex:
                 share = last / match.blocks
                 found[slot] = Match(blocks, int(match.gpu_blocks * share), int(match.cpu_blocks * share))
         return found
+
+    def _without_strided(self, mask: int) -> tuple[int, list[int]]:
+        """Return a mask without the units whose groups have blocks of several sizes, and these."""
+        strided = []
+        for slot in self._strides:
+            column = self._column_of.get(slot)
+            if column is not None and mask >> column & 1 and slot not in self._sampled:
+                mask ^= 1 << column
+                strided.append(slot)
+        return mask, strided
+
+    def _holds_of(self, slot: int) -> dict[int, Holds]:
+        """Return for each group of a unit what tells on which tier it holds a block."""
+        column = self._column_of[slot]
+
+        def holds(group: int) -> Holds:
+            layers = [self._layers.get((tier, group), {}) for tier in (GPU, CPU, DISK)]
+            tiers = list(enumerate(layers))
+            return lambda block: next((tier for tier, layer in tiers if layer.get(block, 0) >> column & 1), None)
+
+        return {group: holds(group) for group, columns in self._group_columns.items() if columns >> column & 1}
 
     def _walk(self, hashes: Sequence[int], mask: int) -> dict[int, Match]:
         if len(self._layers) == 1 and (GPU, 0) in self._layers and len(self._group_columns) == 1:

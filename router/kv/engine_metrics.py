@@ -51,12 +51,14 @@ class CacheConfig:
         num_blocks: KV blocks of the GPU tier.
         algorithm: Prefix caching hash algorithm.
         prefix_caching: Whether there is a prefix cache.
+        hash_unit: Tokens that one hash is made of, where that may be less than a block (vLLM's `prefix_match_unit`).
     """
 
     block_size: int | None = None
     num_blocks: int | None = None
     algorithm: str | None = None
     prefix_caching: bool | None = None
+    hash_unit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def cache_configs(text: str) -> dict[str, CacheConfig]:
             num_blocks=_positive(labels.get("num_gpu_blocks")),
             algorithm=labels.get("prefix_caching_hash_algo") or None,
             prefix_caching={"true": True, "false": False}.get((caching or "").lower()),
+            hash_unit=_positive(labels.get("hash_block_size")) or _positive(labels.get("prefix_match_unit")),
         )
     return found
 

@@ -72,10 +72,12 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         engine: Name and version.
         state: `ready` or `draining`.
         started: Unix time in seconds when the agent saw this life of the engine first.
-        whole: Whether the agent saw this life of the engine's cache from its beginning: what it did not announce, the
-            engine does not hold.
         text_files: Files of the base models' tokenizer and chat templates that lie in Redis, as name to SHA-256
             (`router.kv.text_files`); empty where the agent publishes none, or is older than this field.
+        whole: Whether the agent saw this life of the engine's cache from its beginning: what it did not announce, the
+            engine does not hold. Unset where it did not, or is older than this field.
+        group_sizes: Tokens a block of those cache groups whose blocks are larger than `block_size`, which is then what
+            hashes are made of: a larger block bears the hash of its last piece. Unset where there are none.
     """
 
     wire: Annotated[int, Meta(ge=0, le=2**31)] = WIRE_VERSION
@@ -95,8 +97,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine = msgspec.field(default_factory=Engine)
     state: Literal["ready", "draining"] = "ready"
     started: Annotated[float, Meta(ge=0)] = 0.0
-    whole: bool = False
     text_files: Annotated[dict[_FileName, _Sha256], Meta(max_length=MAX_FILES)] = msgspec.field(default_factory=dict)
+    whole: bool | msgspec.UnsetType = msgspec.UNSET
+    group_sizes: Annotated[dict[_Count, _Count], Meta(max_length=32)] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _check_url(self.url)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -179,3 +182,26 @@ def test_root_blocks_on_the_cpu_alone_prove() -> None:
     assert one.state == "open"
     one.see(event(chain(TOKENS[:16], CBOR), TOKENS[:16], tier=Tier.CPU))
     assert one.state == "proven"
+
+
+ENGINE = json.loads((Path(__file__).parents[1] / "golden/hash_units.json").read_text())
+
+
+@pytest.mark.parametrize(("block_size", "unit"), [(16, None), (16, 16), (64, 16), (32, None)])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_larger_blocks_prove_the_unit_that_they_are_hashed_by(
+    block_size: int, unit: int | None, order: tuple[int, int]
+) -> None:
+    """Groups of 32 and 48 tokens, hashed by 16: in either order, told the unit or only a size that shares it."""
+    one = SchemeProof("sha256_cbor", block_size, None, unit)
+    groups = []
+    for group, size in enumerate((48, 32)):
+        hashes = ENGINE["sizes"][str(size)]
+        tokens = ENGINE["token_ids"][: len(hashes) * size]
+        groups.append(BlockStored(tuple(hashes), None, tokens, size, group=group, extra_keys=(None,) * len(hashes)))
+    for group in order:
+        one.see(groups[group])
+    if (block_size, unit, order) == (32, None, (1, 0)):
+        assert one.state == "refuted"  # 32 alone was tried by then, and it is not what they are hashed by
+    else:
+        assert (one.state, one.scheme) == ("proven", CBOR)

@@ -76,9 +76,9 @@ class Writer:
         self.sequence += 1 + skip
         return await self.add(BlocksBatch(self.unit, self.epoch, self.sequence, changes))
 
-    async def store(self, *hashes: int, skip: int = 0, tier: int = 0) -> str:
+    async def store(self, *hashes: int, skip: int = 0, tier: int = 0, group: int = 0) -> str:
         """Publish stored blocks."""
-        return await self.batch(Change("stored", tier, 0, 0, hashes), skip=skip)
+        return await self.batch(Change("stored", tier, group, 0, hashes), skip=skip)
 
     async def heartbeat(self, running: int | None = 0, waiting: int | None = 0, usage: float | None = 0.0) -> None:
         """Publish load."""

@@ -249,3 +249,19 @@ async def test_a_feed_ends_whenever_it_is_cancelled(redis_url, writer, run_feeds
         router.task.cancel()
         done, _ = await asyncio.wait([router.task], timeout=2)
         assert done, f"still running after {turns} turns of the loop"
+
+
+async def test_cache_groups_of_several_block_sizes_are_matched_by_their_hash_unit(
+    redis_url, writer, run_feeds, eventually
+):
+    """A lease tells that group 1 has blocks of twice the unit: what it holds ends every second block of the chain."""
+    agent = writer("r0/0", epoch=1)
+    await agent.register(block_size=16, group_sizes={1: 32, 2: 40}, whole=True)
+    router = run_feeds(redis=redis_url)
+    await eventually(lambda: "r0" in router.fleet.replicas)
+    unit = router.fleet.unit("r0/0")
+    assert (unit.strides, unit.whole, unit.scheme.block_size) == (((1, 2),), True, 16)
+    await agent.store(1, 2, 3, 4, 5)
+    await agent.store(2, 4, group=1)
+    await eventually(lambda: len(router.index.dump(unit.slot)) == 7)
+    assert router.index.match([1, 2, 3, 4, 5], router.index.mask_of([unit.slot]))[unit.slot].blocks == 4

@@ -103,7 +103,8 @@ def test_a_lease_from_before_tokenizers_were_published_is_read() -> None:
 
 def test_a_reader_from_before_tokenizers_were_published_reads_a_lease() -> None:
     """It knows every field but the new one, and reads them as they were; the signature covers the new one too."""
-    fields = [field for field in msgspec.structs.fields(Registration) if field.name != "text_files"]
+    newer = ("text_files", "whole", "group_sizes")
+    fields = [field for field in msgspec.structs.fields(Registration) if field.name not in newer]
     earlier = msgspec.defstruct("Earlier", [(field.name, field.type) for field in fields], kw_only=True)
     data = reg.encode(msgspec.structs.replace(LEASE, text_files={"tokenizer.json": "0" * 64}), SECRET)
     read = msgspec.json.decode(json.loads(data)["payload"], type=earlier)
@@ -112,6 +113,14 @@ def test_a_reader_from_before_tokenizers_were_published_reads_a_lease() -> None:
     envelope["payload"] = envelope["payload"].replace("0" * 64, "1" * 64)
     with pytest.raises(RegistrationError, match="signature"):
         reg.decode(json.dumps(envelope).encode(), SECRET)
+
+
+def test_group_sizes_and_wholeness_are_told_and_left_out_where_there_is_nothing_to_tell() -> None:
+    """A lease without them is as one of an agent from before they were told."""
+    told = msgspec.structs.replace(LEASE, whole=True, group_sizes={1: 64, 3: 128})
+    assert reg.decode(reg.encode(told, SECRET), SECRET) == told
+    assert b"group_sizes" not in reg.encode(LEASE, SECRET)
+    assert b"whole" not in reg.encode(LEASE, SECRET)
 
 
 @pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "G" * 64, "../" + "0" * 61, "0" * 64 + "\n"])
