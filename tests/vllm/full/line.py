@@ -93,18 +93,26 @@ class Line:
         if scheme.seed is not None:
             environment["PYTHONHASHSEED"] = scheme.seed
         self.engine = f"http://127.0.0.1:{port}"
-        engine = Child("engine", command, self._folder, environment)
-        self.children.append(engine)
+        agent = ["--engine-url", self.engine, "--redis", self._redis_url, "--replica-id", plan.name, *seed]
+        if plan.by_agent:
+            under = [sys.executable, "-m", "router.cli", "agent", *agent, "--", *command]
+            starting = Child("engine under its agent", under, self._folder, environment)
+            served = {"name": MODEL}
+        else:
+            starting = Child("engine", command, self._folder, environment)
+        self.children.append(starting)
         config = {"listen": "127.0.0.1:0", "models": [served], "redis": self._redis_url}
         config["limits"] = {"remote_tokenize_deadline_ms": ASK_MS}
         (self._folder / "router.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
         self.router = self._start("router", "--config", str(self._folder / "router.yaml"))["http"]
-        wait_for("the engine is healthy", lambda: healthy(self.engine), [engine], ENGINE_START_S)
+        wait_for("the engine is healthy", lambda: healthy(self.engine), [starting], ENGINE_START_S)
         self.published.connect(f"tcp://127.0.0.1:{events}")
-        agent = ["--engine-url", self.engine, "--redis", self._redis_url, "--replica-id", plan.name]
-        self._start("agent", *agent, *seed)
+        if not plan.by_agent:
+            self._start("agent", *agent)
         self._until("the ear hears", self._hears)
         self._until("the router trusts the engine", lambda: self._trust() == "exact")
+        source = "agent" if plan.by_agent else "folder"
+        self._until(f"the router has the {source}'s tokenizer", lambda: self._text_source() == source)
 
     def _start(self, name: str, *arguments: str) -> dict[str, Any]:
         child = Child(name, [sys.executable, "-m", "router.cli", name, *arguments], self._folder)
@@ -126,6 +134,9 @@ class Line:
     def _trust(self) -> str:
         replicas = call(self.router, "GET", "/admin/replicas").json["replicas"]
         return next((str(unit["trust"]) for replica in replicas for unit in replica["units"]), "unknown")
+
+    def _text_source(self) -> str:
+        return str(call(self.router, "GET", "/admin/replicas").json["texts"][0]["source"])
 
     def _ask_engine(self, path: str, body: Any) -> Answer:
         answer = call(self.engine, "POST", path, body)

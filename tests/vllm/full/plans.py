@@ -86,6 +86,9 @@ class Plan:
         sends: Which requests it gets.
         model: What model and tokenizer it serves.
         options: Further options of the engine's command.
+        by_agent: Whether the agent starts the engine, and the router has its tokenizer, template and variables from
+            that agent alone; else the agent attaches to it, and the router's configuration has them.
+        rounds: Requests of each family that it gets.
     """
 
     name: str
@@ -99,6 +102,8 @@ class Plan:
     sends: Sends = Sends.TEXT
     model: Model = Model.GOLDEN
     options: tuple[str, ...] = ()
+    by_agent: bool = False
+    rounds: int = 20
 
     @property
     def published_bytes(self) -> int:
@@ -115,6 +120,7 @@ PLANS = (
         adds_bos=True,
         template=EVERYTHING,
         variables={"foo": "operator's", "date_string": "26 Jul 2024"},
+        by_agent=True,
     ),
     Plan(
         "xxhash",
@@ -146,6 +152,7 @@ PLANS = (
         sends=Sends.MISTRAL,
         model=Model.TEKKEN,
         options=MISTRAL,
+        rounds=8,
     ),
     Plan(
         "sentencepiece",
@@ -153,6 +160,7 @@ PLANS = (
         sends=Sends.MISTRAL,
         model=Model.SENTENCEPIECE,
         options=MISTRAL,
+        rounds=8,
     ),
-    Plan("ranks", Scheme(HashAlgorithm.SHA256_CBOR, 32), model=Model.RANKS),
+    Plan("ranks", Scheme(HashAlgorithm.SHA256_CBOR, 32), model=Model.RANKS, rounds=8),
 )

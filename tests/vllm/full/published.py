@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +91,57 @@ class Published:
     def tokens(self, path: list[bytes]) -> list[int]:
         """Return the tokens of blocks, one after the other."""
         return [token for name in path for token in self.blocks[name].token_ids]
+
+
+class Held:
+    """What an engine's ranks hold by their own account: every event of every rank, added up.
+
+    Attributes:
+        problems: What can't be: lost messages, more removed than stored.
+    """
+
+    def __init__(self, first_port: int, ranks: int = 1) -> None:
+        """Listen to all ranks; an engine that is not there yet is waited for, one that starts again begins anew."""
+        self.problems: list[str] = []
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._counts: list[Counter[int]] = [Counter() for _ in range(ranks)]
+        self._next: list[int | None] = [None] * ranks
+        self._sockets = []
+        for rank in range(ranks):
+            socket = self._context.socket(zmq.SUB)
+            socket.setsockopt(zmq.SUBSCRIBE, b"")
+            socket.setsockopt(zmq.RCVHWM, 0)
+            socket.connect(f"tcp://127.0.0.1:{first_port + rank}")
+            self._sockets.append(socket)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._context.destroy(linger=0)
+
+    def blocks(self, rank: int = 0) -> set[int]:
+        """Return the hashes of the blocks that a rank holds, by what has come until now."""
+        socket = self._sockets[rank]
+        while socket.poll(0):
+            _, sequence, payload = socket.recv_multipart()
+            self._take(rank, int.from_bytes(sequence, "big"), msgspec.msgpack.decode(payload)[1])
+        return {block for block, count in self._counts[rank].items() if count > 0}
+
+    def _take(self, rank: int, number: int, events: list[dict[str, Any]]) -> None:
+        if number == 0:
+            self._counts[rank].clear()
+        elif number != self._next[rank]:
+            self.problems.append(f"rank {rank}: event {number} came where {self._next[rank]} was due")
+        self._next[rank] = number + 1
+        counts = self._counts[rank]
+        for event in events:
+            if event["type"] == "AllBlocksCleared":
+                counts.clear()
+                continue
+            step = 1 if event["type"] == "BlockStored" else -1
+            for block in event["block_hashes"]:
+                counts[block] += step
+                if counts[block] < 0:
+                    self.problems.append(f"rank {rank}: {block:x} was removed more often than stored")
 
 
 def _bytes(value: int | bytes) -> bytes:

@@ -16,16 +16,13 @@ from tests.vllm.full.plans import PLANS
 
 pytestmark = pytest.mark.vllm_full
 
-ROUNDS = 20
-"""Requests of each family that each engine gets."""
-
 
 def _cases() -> list[Any]:
     """Plan by plan, so that one engine runs at a time; test ids are as `seeded-17`."""
     return [
         pytest.param(plan, number, id=f"{plan.name}-{number}")
         for plan in PLANS
-        for number in range(ROUNDS * len(FAMILIES[plan.sends]))
+        for number in range(plan.rounds * len(FAMILIES[plan.sends]))
     ]
 
 

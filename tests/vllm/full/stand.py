@@ -1,0 +1,157 @@
+"""One engine that can be killed and started again in its place, with an agent, an ear and a router: for faults."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from router.tools.processes import Child, wait_for
+from tests.vllm.engines import (
+    ENGINE_START_S,
+    MODEL,
+    Answer,
+    call,
+    engine_command,
+    engine_environment,
+    free_port,
+    free_ports,
+    healthy,
+)
+from tests.vllm.full.published import Held
+
+SETTLE_S = 30.0
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+@dataclass
+class Stand:
+    """The processes; `children` are what must be stopped.
+
+    Attributes:
+        model: The engine's folder.
+        options: Further ones of the engine's command.
+        environment: Further variables of the engine.
+        ranks: Data-parallel ranks.
+        left_out: Options that the engine is started without.
+    """
+
+    folder: Path
+    redis_url: str
+    model: Path
+    core: int
+    options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    ranks: int = 1
+    left_out: tuple[str, ...] = ()
+    children: dict[str, Child] = field(default_factory=dict)
+    router: str = ""
+
+    def __post_init__(self) -> None:
+        """Choose ports, which stay the same in every life, and listen."""
+        self.port = free_port()
+        self.events = free_ports(2 * self.ranks)
+        self.engine = f"http://127.0.0.1:{self.port}"
+        self.held = Held(self.events, self.ranks)
+
+    def start_engine(self) -> None:
+        """Start the engine, again after it was killed, and wait until it answers."""
+        replay = self.events + self.ranks
+        sockets = {"endpoint": f"tcp://*:{self.events}", "replay_endpoint": f"tcp://*:{replay}"}
+        command = [*engine_command(self.model, self.port, sockets), *self.options]
+        command = [word for word in command if word not in self.left_out]
+        engine = Child("engine", command, self.folder, engine_environment(self.core) | self.environment)
+        self.children["engine"] = engine
+        wait_for("the engine is healthy", lambda: healthy(self.engine), [engine], ENGINE_START_S)
+
+    def start(self, command: str, *arguments: str, name: str = "") -> dict[str, Any]:
+        """Start one of our own commands and wait for its ready line."""
+        child = Child(name or command, [sys.executable, "-m", "router.cli", command, *arguments], self.folder)
+        self.children[name or command] = child
+        return dict(wait_for(f"the {command} is ready", child.ready_line, [child], SETTLE_S))
+
+    def start_agent(self, *arguments: str) -> None:
+        """Attach an agent to the engine."""
+        self.start("agent", "--engine-url", self.engine, "--redis", self.redis_url, "--replica-id", "r0", *arguments)
+
+    def start_router(self, **model: Any) -> None:
+        """Start a router; `model` is what its configuration says of the only one."""
+        config = {"listen": "127.0.0.1:0", "models": [{"name": MODEL, **model}], "redis": self.redis_url}
+        (self.folder / "router.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        self.router = self.start("router", "--config", str(self.folder / "router.yaml"))["http"]
+
+    def stop(self, name: str) -> None:
+        """End a process in order."""
+        from router.tools.processes import stop_all
+
+        stop_all([self.children.pop(name)], grace_s=20.0)
+
+    def until(self, what: str, condition: Callable[[], Any], timeout_s: float = SETTLE_S) -> Any:
+        """The first true value of `condition`, or a failure."""
+        return wait_for(what, condition, [self.children["router"]], timeout_s)
+
+    def ask(self, path: str, body: dict[str, Any], **headers: str) -> Answer:
+        """One request through the router; it must succeed."""
+        body = {"model": MODEL, "temperature": 0, "max_tokens": 1, **body}
+        answer = call(self.router, "POST", path, body, headers)
+        assert answer.status == 200, answer.text
+        return answer
+
+    def ask_engine(self, path: str, body: dict[str, Any] | None = None, **headers: str) -> Answer:
+        """One request past the router."""
+        answer = call(self.engine, "POST", path, body, headers)
+        assert answer.status == 200, answer.text
+        return answer
+
+    def replica(self) -> dict[str, Any]:
+        """What the router tells of the replica; empty while it knows of none."""
+        replicas = call(self.router, "GET", "/admin/replicas").json["replicas"]
+        return dict(replicas[0]) if replicas else {}
+
+    def units(self) -> list[dict[str, Any]]:
+        """What the router tells of the replica's ranks."""
+        return list(self.replica().get("units", []))
+
+    def trusted(self) -> bool:
+        """Whether every rank's hashes are proven and its blocks known."""
+        units = self.units()
+        return len(units) == self.ranks and all(unit["trust"] == "exact" for unit in units)
+
+    def prediction(self, kind: str) -> dict[str, Any]:
+        """What became of the predictions for a kind of requests, at the first rank."""
+        units = self.units()
+        found = [item for item in units[0]["predictions"] if item["kind"] == kind] if units else []
+        return dict(found[0]) if found else {}
+
+    def indexed(self, rank: int = 0) -> set[int]:
+        """Hashes of the blocks that the router's index holds for a rank."""
+        listed = call(self.router, "GET", "/admin/replicas/r0/blocks?limit=100000").json["units"]
+        unit = next(item for item in listed if item["unit"] == f"r0/{rank}")
+        return {int(block, 16) for block, _, _ in unit["listed"]}
+
+    def equal(self, rank: int = 0) -> set[int]:
+        """Wait until the router's index is what the engine holds by its own events; return it."""
+
+        def same() -> bool:
+            return self.indexed(rank) == self.held.blocks(rank)
+
+        self.until(f"the router's index of rank {rank} equals what the engine holds", same)
+        assert not self.held.problems
+        return self.held.blocks(rank)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of a series of the router's; 0 where there is none."""
+        for line in call(self.router, "GET", "/metrics").text.splitlines():
+            if line.startswith(name + "{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def log(self, name: str) -> list[dict[str, Any]]:
+        """The lines that a process has logged."""
+        lines = (self.folder / f"{name}.err").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]

@@ -1,0 +1,208 @@
+"""What router and doctor say of a real engine that is set up otherwise than they think: which, why, what to type.
+
+In order: each test takes the processes as the one before left them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.tools.processes import stop_all
+from tests.vllm.engines import BLOCK_SIZE, TOKENIZER
+from tests.vllm.full.plans import THINKING
+from tests.vllm.full.stand import CHAT, COMPLETIONS, Stand
+
+pytestmark = pytest.mark.vllm_full
+
+DOWN_AFTER, UP_AFTER = 5, 20
+"""Mismatches that end trust, and good predictions in a row that bring it back (README)."""
+_numbers = itertools.count(1)
+
+
+def doctor(*arguments: str) -> tuple[int, str]:
+    """The exit code and the page of `warmroute doctor`."""
+    command = [sys.executable, "-m", "router.cli", "doctor", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, " ".join(done.stdout.split())
+
+
+def chat() -> dict[str, Any]:
+    """A chat of several blocks that begins as no other."""
+    number = next(_numbers)
+    words = f"Letter {number} lies in bag {number * 7}, and bag {number * 7} is on the train to town {number * 13}. "
+    return {"messages": [{"role": "user", "content": f"{number}. " + words * 8}]}
+
+
+def text() -> dict[str, Any]:
+    """The same as a completion."""
+    return {"prompt": chat()["messages"][0]["content"]}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A `--chat-template` that is not the model's own."""
+    file = tmp_path_factory.mktemp("template") / "engine.jinja"
+    file.write_text(THINKING.replace("<|im_start|>", "<|im_start|>the "), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def stand(
+    tiny_model: Path, template: Path, valkey_server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stand]:
+    """An engine with a template of its own; no agent and no router yet."""
+    import redis
+
+    with redis.Redis.from_url(valkey_server) as client:
+        client.flushall()
+    core = min(os.sched_getaffinity(0))
+    options = ("--chat-template", str(template))
+    stand = Stand(tmp_path_factory.mktemp("trust"), valkey_server, tiny_model, core, options)
+    try:
+        stand.start_engine()
+        yield stand
+    finally:
+        stop_all(list(stand.children.values()), grace_s=20.0)
+        stand.held.close()
+
+
+def test_doctor_finds_nothing_wrong_with_a_sound_engine(stand: Stand, template: Path) -> None:
+    """Told what the engine is started with, it ends with 0."""
+    known = ("--tokenizer", str(TOKENIZER), "--chat-template", str(template), "--block-size", str(BLOCK_SIZE))
+    code, page = doctor("--engine", stand.engine, *known)
+    assert code == 0, page
+
+
+def test_doctor_names_a_wrong_block_size(stand: Stand, template: Path) -> None:
+    """Both sizes, and the end is 1."""
+    known = ("--tokenizer", str(TOKENIZER), "--chat-template", str(template))
+    code, page = doctor("--engine", stand.engine, *known, "--block-size", "16")
+    assert code == 1
+    assert f"the engine says {BLOCK_SIZE} tokens a block" in page
+    assert "16" in page
+
+
+def test_doctor_names_a_wrong_template(stand: Stand) -> None:
+    """With the first token that differs and the option that would be right."""
+    code, page = doctor("--engine", stand.engine, "--tokenizer", str(TOKENIZER))
+    assert code == 1
+    assert "--chat-template" in page
+    assert "differ" in page
+
+
+def test_chats_by_another_template_are_distrusted(stand: Stand) -> None:
+    """Named with the reason in the log, /admin/replicas and warmroute_replica_trust; completions stay exact."""
+    stand.start_router()
+    stand.start_agent()  # which knows of no --chat-template, and publishes the model's own
+    stand.until("the router trusts the engine's hashes", stand.trusted)
+    stand.until("the agent's tokenizer is in use", lambda: text_source(stand) == "agent")
+    for _ in range(2):
+        answer = stand.ask(COMPLETIONS, text())
+        stand.equal()
+        assert answer.predicted == answer.cached
+    for _ in range(DOWN_AFTER):
+        stand.ask(CHAT, chat())
+    stand.until("chats are distrusted", lambda: stand.prediction("chat").get("state") == "distrusted")
+    told = stand.prediction("chat")
+    assert (told["reason"], told["trust"], told["mismatched"]) == ("template", "approximate", DOWN_AFTER)
+    assert "chat_template" in told["explanation"]
+    assert stand.prediction("completion")["trust"] == "exact"
+    assert stand.metric("warmroute_replica_trust", replica="r0", model="tiny", state="exact") == 0
+    [line] = [line for line in stand.log("router") if "predictions fail" in str(line)]
+    assert (line["model"], line["kind"], line["reason"]) == ("tiny", "chat", "template")
+    code, page = doctor("--router", stand.router)
+    assert code == 1
+    assert "chat_template" in page
+
+
+def test_trust_is_back_after_as_many_good_predictions(stand: Stand, template: Path) -> None:
+    """The agent is told the engine's template, the router takes it from there; 19 good ones are not enough."""
+    before = texts(stand)
+    stand.stop("agent")
+    stand.start_agent("--chat-template", str(template))
+    stand.until("the router renders by the other template", lambda: texts(stand) not in ([], before))
+    stand.until("the router trusts the engine's hashes", stand.trusted)
+    good = stand.prediction("chat")["good"]
+    for number in range(1, UP_AFTER + 1):
+        assert stand.prediction("chat")["state"] == "distrusted"
+        stand.ask(CHAT, chat())
+        stand.until("it was judged", lambda number=number: stand.prediction("chat")["good"] == good + number)
+    assert (stand.prediction("chat")["state"], stand.prediction("chat")["trust"]) == ("vouched", "exact")
+    assert [line for line in stand.log("router") if "predictions hold again" in str(line)]
+    assert stand.metric("warmroute_replica_trust", replica="r0", model="tiny", state="exact") == 1
+    body = chat()
+    stand.ask(CHAT, body)
+    stand.equal()
+    again = stand.ask(CHAT, body)
+    assert again.predicted == again.cached > 0
+    code, page = doctor("--router", stand.router)
+    assert code == 0, page
+
+
+def texts(stand: Stand) -> list[Any]:
+    """Where the router has each model's tokenizer from."""
+    from tests.vllm.engines import call
+
+    return list(call(stand.router, "GET", "/admin/replicas").json["texts"])
+
+
+def text_source(stand: Stand) -> str:
+    """The same of the only model, in a word."""
+    return str(texts(stand)[0]["source"])
+
+
+@pytest.fixture(scope="module")
+def seeded(tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """An engine with a seed, and without --enable-prompt-tokens-details."""
+    import redis
+
+    with redis.Redis.from_url(valkey_server) as client:
+        client.flushall()
+    core = min(os.sched_getaffinity(0))
+    details = ("--enable-prompt-tokens-details",)
+    folder, seed = tmp_path_factory.mktemp("seeded"), {"PYTHONHASHSEED": "1234"}
+    stand = Stand(folder, valkey_server, tiny_model, core, environment=seed, left_out=details)
+    try:
+        stand.start_engine()
+        yield stand
+    finally:
+        stop_all(list(stand.children.values()), grace_s=20.0)
+        stand.held.close()
+
+
+def test_doctor_names_a_seed_and_missing_details(seeded: Stand) -> None:
+    """Each with what to type; with the seed it is the details alone."""
+    code, page = doctor("--engine", seeded.engine, "--tokenizer", str(TOKENIZER))
+    assert code == 1
+    assert "--hash-seed" in page
+    assert "--enable-prompt-tokens-details" in page
+    code, page = doctor("--engine", seeded.engine, "--tokenizer", str(TOKENIZER), "--hash-seed", "1234")
+    assert code == 1
+    assert "--hash-seed" not in page
+    assert "--enable-prompt-tokens-details" in page
+
+
+def test_a_seed_that_the_agent_does_not_know_is_the_reason(seeded: Stand) -> None:
+    """The unit is not trusted, and the reason names the option; told the seed, it is exact, and what follows is hit."""
+    seeded.start_router(tokenizer=str(TOKENIZER))
+    seeded.start_agent()
+    seeded.until("the agent knows why", lambda: any("--hash-seed" in str(u.get("reason")) for u in seeded.units()))
+    assert not seeded.trusted()
+    assert seeded.metric("warmroute_replica_trust", replica="r0", model="tiny", state="exact") == 0
+    seeded.stop("agent")
+    seeded.start_agent("--hash-seed", "1234")
+    seeded.until("the router trusts the engine", seeded.trusted)
+    body = text()
+    seeded.ask(COMPLETIONS, body)
+    seeded.equal()
+    hits = seeded.ask(COMPLETIONS, body).predicted
+    assert hits >= 3 * BLOCK_SIZE
