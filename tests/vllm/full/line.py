@@ -114,8 +114,18 @@ class Line:
         source = "agent" if plan.by_agent else "folder"
         self._until(f"the router has the {source}'s tokenizer", lambda: self._text_source() == source)
 
-    def _start(self, name: str, *arguments: str) -> dict[str, Any]:
-        child = Child(name, [sys.executable, "-m", "router.cli", name, *arguments], self._folder)
+    def second_router(self, **changes: Any) -> str:
+        """Start another router that knows the engine too; `changes` are of its configuration. Return its address."""
+        config = yaml.safe_load((self._folder / "router.yaml").read_text(encoding="utf-8")) | changes
+        file = self._folder / "second.yaml"
+        file.write_text(yaml.safe_dump(config), encoding="utf-8")
+        url = str(self._start("router", "--config", str(file), name="second router")["http"])
+        self._until("the second router trusts the engine", lambda: self._trust(url) == "exact")
+        return url
+
+    def _start(self, command: str, *arguments: str, name: str = "") -> dict[str, Any]:
+        name = name or command
+        child = Child(name, [sys.executable, "-m", "router.cli", command, *arguments], self._folder)
         self.children.append(child)
         return dict(wait_for(f"the {name} is ready", child.ready_line, [child], 30.0))
 
@@ -131,8 +141,8 @@ class Line:
             self._ask_engine("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
         return bool(self.published.wait(1.0))
 
-    def _trust(self) -> str:
-        replicas = call(self.router, "GET", "/admin/replicas").json["replicas"]
+    def _trust(self, router: str | None = None) -> str:
+        replicas = call(router or self.router, "GET", "/admin/replicas").json["replicas"]
         return next((str(unit["trust"]) for replica in replicas for unit in replica["units"]), "unknown")
 
     def _text_source(self) -> str:
@@ -190,6 +200,23 @@ class Line:
         else:  # of several prompts it tells of the last one alone
             assert cached == hits[-1]
         assert not self.published.problems
+
+    def check_by_load(self, path: str, body: dict[str, Any], reason: str) -> Answer:
+        """Send a request whose prompt the router does not read; fail unless it says why and what it says holds on.
+
+        Returns:
+            The answer.
+        """
+        raw = json.dumps({"model": MODEL, **body}).encode()
+        told = call(self.router, "POST", f"/admin/explain?tokens=1&path={path}", raw).json
+        assert (told["token_ids"], told["prompt_reason"], told["matched_tokens"]) == (None, reason, 0)
+        answer = call(self.router, "POST", path, raw)
+        assert answer.status == 200, answer.text
+        assert answer.predicted == 0
+        [replica] = call(self.router, "GET", "/admin/replicas").json["replicas"]
+        assert all(item["mismatched"] == 0 for unit in replica["units"] for item in unit["predictions"])
+        assert self._trust() == "exact"
+        return answer
 
     def _tokenize(self, question: Any) -> list[int]:
         return list(self._ask_engine("/tokenize", question).json["tokens"])

@@ -144,7 +144,7 @@ PLANS = (
         Scheme(HashAlgorithm.SHA256, 32),
         sends=Sends.PICTURES,
         model=Model.PICTURES,
-        options=("--enable-scale-out", "--enable-prompt-embeds"),
+        options=("--enable-scale-out",),
     ),
     Plan(
         "tekken",
@@ -162,5 +162,11 @@ PLANS = (
         options=MISTRAL,
         rounds=8,
     ),
-    Plan("ranks", Scheme(HashAlgorithm.SHA256_CBOR, 32), model=Model.RANKS, rounds=8),
+    Plan(
+        "ranks",
+        Scheme(HashAlgorithm.SHA256_CBOR, 32),
+        model=Model.RANKS,
+        options=("--enable-prompt-embeds",),
+        rounds=8,
+    ),
 )

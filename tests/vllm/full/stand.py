@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from router.tools.processes import Child, wait_for
+from router.tools.processes import Child, stop_all, wait_for
 from tests.vllm.engines import (
     ENGINE_START_S,
     MODEL,
@@ -87,9 +86,11 @@ class Stand:
 
     def stop(self, name: str) -> None:
         """End a process in order."""
-        from router.tools.processes import stop_all
-
         stop_all([self.children.pop(name)], grace_s=20.0)
+
+    def kill(self, name: str) -> None:
+        """End a process, and all that it started, with SIGKILL."""
+        self.children.pop(name).kill()
 
     def until(self, what: str, condition: Callable[[], Any], timeout_s: float = SETTLE_S) -> Any:
         """The first true value of `condition`, or a failure."""
@@ -151,7 +152,7 @@ class Stand:
                 return float(line.rpartition(" ")[2])
         return 0.0
 
-    def log(self, name: str) -> list[dict[str, Any]]:
-        """The lines that a process has logged."""
+    def log(self, name: str, words: str) -> list[str]:
+        """The lines with these words that a process has logged."""
         lines = (self.folder / f"{name}.err").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        return [line for line in lines if words in line]

@@ -116,9 +116,9 @@ def test_chats_by_another_template_are_distrusted(stand: Stand) -> None:
     assert (told["reason"], told["trust"], told["mismatched"]) == ("template", "approximate", DOWN_AFTER)
     assert "chat_template" in told["explanation"]
     assert stand.prediction("completion")["trust"] == "exact"
-    assert stand.metric("warmroute_replica_trust", replica="r0", model="tiny", state="exact") == 0
-    [line] = [line for line in stand.log("router") if "predictions fail" in str(line)]
-    assert (line["model"], line["kind"], line["reason"]) == ("tiny", "chat", "template")
+    assert stand.metric("warmroute_replica_trust", replica="r0", model="tiny", state="distrusted") == 1
+    [line] = stand.log("router", "predictions fail")
+    assert all(fact in line for fact in ("unit=r0/0", "model=tiny", "kind=chat", "reason=template"))
     code, page = doctor("--router", stand.router)
     assert code == 1
     assert "chat_template" in page
@@ -127,7 +127,7 @@ def test_chats_by_another_template_are_distrusted(stand: Stand) -> None:
 def test_trust_is_back_after_as_many_good_predictions(stand: Stand, template: Path) -> None:
     """The agent is told the engine's template, the router takes it from there; 19 good ones are not enough."""
     before = texts(stand)
-    stand.stop("agent")
+    stand.kill("agent")  # one that ends in order takes its replica, and what is known of it, along
     stand.start_agent("--chat-template", str(template))
     stand.until("the router renders by the other template", lambda: texts(stand) not in ([], before))
     stand.until("the router trusts the engine's hashes", stand.trusted)
@@ -137,7 +137,8 @@ def test_trust_is_back_after_as_many_good_predictions(stand: Stand, template: Pa
         stand.ask(CHAT, chat())
         stand.until("it was judged", lambda number=number: stand.prediction("chat")["good"] == good + number)
     assert (stand.prediction("chat")["state"], stand.prediction("chat")["trust"]) == ("vouched", "exact")
-    assert [line for line in stand.log("router") if "predictions hold again" in str(line)]
+    assert stand.log("router", "predictions hold again")
+    assert stand.metric("warmroute_replica_trust", replica="r0", model="tiny", state="distrusted") == 0
     assert stand.metric("warmroute_replica_trust", replica="r0", model="tiny", state="exact") == 1
     body = chat()
     stand.ask(CHAT, body)
