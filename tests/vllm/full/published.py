@@ -98,11 +98,13 @@ class Held:
 
     Attributes:
         problems: What can't be: lost messages, more removed than stored.
+        roots: Tokens of all first blocks that were stored, of any rank.
     """
 
     def __init__(self, first_port: int, ranks: int = 1) -> None:
         """Listen to all ranks; an engine that is not there yet is waited for, one that starts again begins anew."""
         self.problems: list[str] = []
+        self.roots: set[tuple[int, ...]] = set()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._counts: list[Counter[int]] = [Counter() for _ in range(ranks)]
         self._next: list[int | None] = [None] * ranks
@@ -138,6 +140,8 @@ class Held:
                 counts.clear()
                 continue
             step = 1 if event["type"] == "BlockStored" else -1
+            if step > 0 and event.get("parent_block_hash") is None:
+                self.roots.add(tuple(event["token_ids"][: event["block_size"]]))
             for block in event["block_hashes"]:
                 counts[block] += step
                 if counts[block] < 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ import yaml
 
 from router.tools.processes import Child, stop_all, wait_for
 from tests.vllm.engines import (
+    BLOCK_SIZE,
     ENGINE_START_S,
     MODEL,
     Answer,
@@ -50,6 +53,7 @@ class Stand:
     left_out: tuple[str, ...] = ()
     children: dict[str, Child] = field(default_factory=dict)
     router: str = ""
+    _draw: random.Random = field(default_factory=lambda: random.Random(11))
 
     def __post_init__(self) -> None:
         """Choose ports, which stay the same in every life, and listen."""
@@ -135,15 +139,37 @@ class Stand:
         unit = next(item for item in listed if item["unit"] == f"r0/{rank}")
         return {int(block, 16) for block, _, _ in unit["listed"]}
 
-    def equal(self, rank: int = 0) -> set[int]:
-        """Wait until the router's index is what the engine holds by its own events; return it."""
+    def settle(self, rank: int = 0) -> set[int]:
+        """Return what a rank holds once all that it has done is told, and the router's index is the same.
+
+        A request of one block that nobody has sent goes past the router: events come in order, so when its block is
+        announced, all before it were.
+        """
+        mark = tuple(self._draw.randrange(300, 4_096) for _ in range(BLOCK_SIZE))
+        self.ask_rank(rank, [*mark, 1])
+
+        def told() -> bool:
+            self.held.blocks(rank)
+            return mark in self.held.roots
 
         def same() -> bool:
             return self.indexed(rank) == self.held.blocks(rank)
 
+        self.until("the engine told of its last step", told)
         self.until(f"the router's index of rank {rank} equals what the engine holds", same)
         assert not self.held.problems
         return self.held.blocks(rank)
+
+    def prove(self) -> None:
+        """Have each rank announce a chain from its root, which proves its scheme, and wait until the router knows."""
+        for rank in range(self.ranks):
+            self.ask_rank(rank, [self._draw.randrange(300, 4_096) for _ in range(2 * BLOCK_SIZE)])
+        self.until("the router trusts the engine", self.trusted)
+
+    def ask_rank(self, rank: int, ids: list[int]) -> Answer:
+        """One completion past the router, at one of its ranks."""
+        headers = {"x-data-parallel-rank": str(rank)} if self.ranks > 1 else {}
+        return self.ask_engine(COMPLETIONS, {"model": MODEL, "prompt": ids, "max_tokens": 1}, **headers)
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of a series of the router's; 0 where there is none."""
@@ -156,3 +182,11 @@ class Stand:
         """The lines with these words that a process has logged."""
         lines = (self.folder / f"{name}.err").read_text(encoding="utf-8").splitlines()
         return [line for line in lines if words in line]
+
+
+def doctor(*arguments: str) -> tuple[int, str]:
+    """The exit code and the page of `warmroute doctor`."""
+    command = [sys.executable, "-m", "router.cli", "doctor", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, " ".join(done.stdout.split())

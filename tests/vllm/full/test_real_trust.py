@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,23 +14,15 @@ from typing import Any
 import pytest
 
 from router.tools.processes import stop_all
-from tests.vllm.engines import BLOCK_SIZE, TOKENIZER
+from tests.vllm.engines import BLOCK_SIZE, TOKENIZER, call
 from tests.vllm.full.plans import THINKING
-from tests.vllm.full.stand import CHAT, COMPLETIONS, Stand
+from tests.vllm.full.stand import CHAT, COMPLETIONS, Stand, doctor
 
 pytestmark = pytest.mark.vllm_full
 
 DOWN_AFTER, UP_AFTER = 5, 20
 """Mismatches that end trust, and good predictions in a row that bring it back (README)."""
 _numbers = itertools.count(1)
-
-
-def doctor(*arguments: str) -> tuple[int, str]:
-    """The exit code and the page of `warmroute doctor`."""
-    command = [sys.executable, "-m", "router.cli", "doctor", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode in (0, 1), done.stderr
-    return done.returncode, " ".join(done.stdout.split())
 
 
 def chat() -> dict[str, Any]:
@@ -107,7 +97,7 @@ def test_chats_by_another_template_are_distrusted(stand: Stand) -> None:
     stand.until("the agent's tokenizer is in use", lambda: text_source(stand) == "agent")
     for _ in range(2):
         answer = stand.ask(COMPLETIONS, text())
-        stand.equal()
+        stand.settle()
         assert answer.predicted == answer.cached
     for _ in range(DOWN_AFTER):
         stand.ask(CHAT, chat())
@@ -142,7 +132,7 @@ def test_trust_is_back_after_as_many_good_predictions(stand: Stand, template: Pa
     assert stand.metric("warmroute_replica_trust", replica="r0", model="tiny", state="exact") == 1
     body = chat()
     stand.ask(CHAT, body)
-    stand.equal()
+    stand.settle()
     again = stand.ask(CHAT, body)
     assert again.predicted == again.cached > 0
     code, page = doctor("--router", stand.router)
@@ -151,59 +141,9 @@ def test_trust_is_back_after_as_many_good_predictions(stand: Stand, template: Pa
 
 def texts(stand: Stand) -> list[Any]:
     """Where the router has each model's tokenizer from."""
-    from tests.vllm.engines import call
-
     return list(call(stand.router, "GET", "/admin/replicas").json["texts"])
 
 
 def text_source(stand: Stand) -> str:
     """The same of the only model, in a word."""
     return str(texts(stand)[0]["source"])
-
-
-@pytest.fixture(scope="module")
-def seeded(tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """An engine with a seed, and without --enable-prompt-tokens-details."""
-    import redis
-
-    with redis.Redis.from_url(valkey_server) as client:
-        client.flushall()
-    core = min(os.sched_getaffinity(0))
-    details = ("--enable-prompt-tokens-details",)
-    folder, seed = tmp_path_factory.mktemp("seeded"), {"PYTHONHASHSEED": "1234"}
-    stand = Stand(folder, valkey_server, tiny_model, core, environment=seed, left_out=details)
-    try:
-        stand.start_engine()
-        yield stand
-    finally:
-        stop_all(list(stand.children.values()), grace_s=20.0)
-        stand.held.close()
-
-
-def test_doctor_names_a_seed_and_missing_details(seeded: Stand) -> None:
-    """Each with what to type; with the seed it is the details alone."""
-    code, page = doctor("--engine", seeded.engine, "--tokenizer", str(TOKENIZER))
-    assert code == 1
-    assert "--hash-seed" in page
-    assert "--enable-prompt-tokens-details" in page
-    code, page = doctor("--engine", seeded.engine, "--tokenizer", str(TOKENIZER), "--hash-seed", "1234")
-    assert code == 1
-    assert "--hash-seed" not in page
-    assert "--enable-prompt-tokens-details" in page
-
-
-def test_a_seed_that_the_agent_does_not_know_is_the_reason(seeded: Stand) -> None:
-    """The unit is not trusted, and the reason names the option; told the seed, it is exact, and what follows is hit."""
-    seeded.start_router(tokenizer=str(TOKENIZER))
-    seeded.start_agent()
-    seeded.until("the agent knows why", lambda: any("--hash-seed" in str(u.get("reason")) for u in seeded.units()))
-    assert not seeded.trusted()
-    assert seeded.metric("warmroute_replica_trust", replica="r0", model="tiny", state="exact") == 0
-    seeded.stop("agent")
-    seeded.start_agent("--hash-seed", "1234")
-    seeded.until("the router trusts the engine", seeded.trusted)
-    body = text()
-    seeded.ask(COMPLETIONS, body)
-    seeded.equal()
-    hits = seeded.ask(COMPLETIONS, body).predicted
-    assert hits >= 3 * BLOCK_SIZE
