@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ ADAPTERS = ("ada", "grace")
 """Names of the LoRAs that the tiny model's folder holds in `adapters`."""
 BLOCK_SIZE = 32  # the least that the CPU build takes
 ENGINE_START_S = 240.0
+LOWEST_PORT, LOWEST_EPHEMERAL_PORT = 10_000, 32_768
 
 
 @dataclass(frozen=True)
@@ -108,22 +110,25 @@ def call(url: str, method: str, path: str, body: Any = None, more: dict[str, str
 
 def free_port() -> int:
     """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on now."""
-    while True:
-        first = free_port()
+    """The first of so many ports in a row that nobody listens on now.
+
+    Below those that the kernel gives to connections. An engine binds its ports only after most of a minute, while
+    others try to connect to them all the time: among the kernel's own ports one of them would meet itself, and hold it.
+    """
+    for _ in range(1_000):
+        first = random.SystemRandom().randrange(LOWEST_PORT, LOWEST_EPHEMERAL_PORT - count)
         with contextlib.ExitStack() as probes:
             try:
                 for port in range(first, first + count):
-                    probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except (OSError, OverflowError):
+                    probes.enter_context(socket.socket()).bind(("", port))
+            except OSError:
                 continue
             return first
+    raise AssertionError("no free ports")
 
 
 def make_model(out: Path, *options: str) -> Path:

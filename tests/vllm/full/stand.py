@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from router.tools.processes import Child, stop_all, wait_for
+from router.tools.processes import Child, StartError, stop_all, wait_for
 from tests.vllm.engines import (
     BLOCK_SIZE,
     ENGINE_START_S,
@@ -156,7 +156,13 @@ class Stand:
             return self.indexed(rank) == self.held.blocks(rank)
 
         self.until("the engine told of its last step", told)
-        self.until(f"the router's index of rank {rank} equals what the engine holds", same)
+        try:
+            self.until(f"the router's index of rank {rank} equals what the engine holds", same)
+        except StartError as error:
+            indexed, held = self.indexed(rank), self.held.blocks(rank)
+            error.add_note(f"{len(indexed - held)} blocks are the router's alone, {len(held - indexed)} the engine's")
+            error.add_note(f"problems: {self.held.problems}; units: {self.units()}")
+            raise
         assert not self.held.problems
         return self.held.blocks(rank)
 
