@@ -102,18 +102,25 @@ class Held:
     """
 
     def __init__(self, first_port: int, ranks: int = 1) -> None:
-        """Listen to all ranks; an engine that is not there yet is waited for, one that starts again begins anew."""
+        """Know of ports in a row, one for each rank."""
         self.problems: list[str] = []
         self.roots: set[tuple[int, ...]] = set()
+        self._ports = range(first_port, first_port + ranks)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._counts: list[Counter[int]] = [Counter() for _ in range(ranks)]
-        self._next: list[int | None] = [None] * ranks
+        self._sockets: list[zmq.Socket[bytes]] = []
+
+    def begin(self) -> None:
+        """Forget all and listen, before an engine starts or starts again: from its first event on."""
+        for socket in self._sockets:
+            socket.close(linger=0)
+        self._counts: list[Counter[int]] = [Counter() for _ in self._ports]
+        self._next = [0 for _ in self._ports]
         self._sockets = []
-        for rank in range(ranks):
+        for port in self._ports:
             socket = self._context.socket(zmq.SUB)
             socket.setsockopt(zmq.SUBSCRIBE, b"")
             socket.setsockopt(zmq.RCVHWM, 0)
-            socket.connect(f"tcp://127.0.0.1:{first_port + rank}")
+            socket.connect(f"tcp://127.0.0.1:{port}")
             self._sockets.append(socket)
 
     def close(self) -> None:
@@ -129,9 +136,7 @@ class Held:
         return {block for block, count in self._counts[rank].items() if count > 0}
 
     def _take(self, rank: int, number: int, events: list[dict[str, Any]]) -> None:
-        if number == 0:
-            self._counts[rank].clear()
-        elif number != self._next[rank]:
+        if number != self._next[rank]:
             self.problems.append(f"rank {rank}: event {number} came where {self._next[rank]} was due")
         self._next[rank] = number + 1
         counts = self._counts[rank]

@@ -56,7 +56,7 @@ class Stand:
     _draw: random.Random = field(default_factory=lambda: random.Random(11))
 
     def __post_init__(self) -> None:
-        """Choose ports, which stay the same in every life, and listen."""
+        """Choose ports, which stay the same in every life."""
         self.port = free_port()
         self.events = free_ports(2 * self.ranks)
         self.engine = f"http://127.0.0.1:{self.port}"
@@ -68,6 +68,7 @@ class Stand:
         sockets = {"endpoint": f"tcp://*:{self.events}", "replay_endpoint": f"tcp://*:{replay}"}
         command = [*engine_command(self.model, self.port, sockets), *self.options]
         command = [word for word in command if word not in self.left_out]
+        self.held.begin()
         engine = Child("engine", command, self.folder, engine_environment(self.core) | self.environment)
         self.children["engine"] = engine
         wait_for("the engine is healthy", lambda: healthy(self.engine), [engine], ENGINE_START_S)
