@@ -22,7 +22,7 @@ test-vllm: $(VENV)/.test ## the whole path against two real vLLM replicas (CPU b
 	@tests/vllm/install.sh .venv-vllm
 	@$(BIN)/python -m pytest tests/vllm -m vllm --timeout 560 $(ARGS)
 
-test-vllm-full: $(VENV)/.test ## generated requests against real engines of several set-ups: ids, hashes and hits are exact
+test-vllm-full: $(VENV)/.test ## generated requests, faults and wrong set-ups at real engines: ids, hashes, hits and reasons are exact
 	@tests/vllm/install.sh .venv-vllm
 	@$(BIN)/python -m pytest tests/vllm -m vllm_full --timeout 300 $(ARGS)
 
