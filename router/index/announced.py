@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 MAX_WATCHES = 4_096
 """Watches at once; beyond them requests go unobserved."""
+SILENCE_S = 2.5
+"""Agents tell that they live twice a second. One that was silent for so long hung, or had no Redis."""
 
 
 class _Feed:
@@ -80,6 +82,10 @@ class AnnouncedBlocks:
             batch: It announced something, and did not only say that it lives.
         """
         feed = self._feeds.get(slot)
+        if feed is not None and at_s - feed.heard_s > SILENCE_S:
+            # What it tells now it may have read long ago, and what its engine did since it may not have read.
+            self.interrupted(slot)
+            feed = None
         if feed is None:
             feed = self._feeds[slot] = _Feed(at_s)
         feed.heard_s = max(feed.heard_s, at_s)

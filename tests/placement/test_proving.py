@@ -69,7 +69,11 @@ class Engine:
 
     def later(self, seconds: float = LAG_S + UNREAD_S, *, heard: bool = True) -> None:
         """Time passes, the unit's heartbeat comes, what is due is judged."""
-        self.now_s += seconds
+        end_s = self.now_s + seconds
+        while heard and self.now_s < end_s - 1:
+            self.now_s += 1
+            self.announced.heard(self.slot, self.now_s)
+        self.now_s = end_s
         if heard:
             self.announced.heard(self.slot, self.now_s)
         self.placer.proving.settle(self.now_s)
@@ -208,6 +212,19 @@ def test_a_heartbeat_does_not_tell_that_the_agent_read_everything() -> None:
     engine.store(blocks())
     engine.later(1.0)
     assert engine.verdicts == {"good": 1}
+
+
+def test_a_unit_that_was_silent_tells_late_of_what_it_read() -> None:
+    """Its agent had no Redis for some seconds, and the engine died meanwhile: what was queued proves nothing."""
+    engine = Engine()
+    placement = engine.place(prompt())
+    engine.store(other(5_000))
+    engine.finish(placement)
+    engine.later(5.0, heard=False)
+    engine.store(other(9_000))
+    engine.announced.heard(engine.slot, engine.now_s, batch=True)
+    engine.later()
+    assert engine.verdicts == {"undecided": 1}
 
 
 def test_what_is_announced_later_tells_that_the_agent_read_everything_before() -> None:
