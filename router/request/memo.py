@@ -11,6 +11,7 @@ understood to its end. Chains are kept by what they depend on besides: scheme, a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ _BLOCK_BYTES = 44  # as in the chain's links, some of which may be gone
 _BODIES = 1  # no tokenizer has this namespace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class _Kept:
     """A prompt, and the text that it was read with."""
 
@@ -78,4 +79,6 @@ class PromptMemo:
         kept = _Kept(prompt.again(), text)
         cost = _PROMPT_BYTES + len(key) + len(ids) * (_TOKEN_BYTES if not isinstance(ids, list) else _ID_BYTES)
         self._cache.keep(key, kept, cost)
-        prompt.chains.grown = lambda blocks: self._cache.grow(key, kept, blocks * _BLOCK_BYTES)
+        # Weakly: the chains are the kept prompt's too, and what is forgotten must not wait for the garbage collector.
+        held = weakref.ref(kept)
+        prompt.chains.grown = lambda blocks: self._cache.grow(key, held(), blocks * _BLOCK_BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -193,3 +194,16 @@ def test_a_long_body_is_read_at_once_when_little_of_it_is_new() -> None:
     assert nearly is not None
     assert nearly == PromptReader(lambda _: TEXT).read(CHAT, bodies[1])
     assert reader.quick(COMPLETION, json.dumps({"model": "m", "prompt": list(range(9_000))}).encode(), 4_096) is None
+
+
+def test_what_is_forgotten_frees_its_memory_at_once() -> None:
+    """No cycle keeps a prompt that found no room: old objects are seldom looked through."""
+    reader = _reader(TokenCache(200_000))
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(100):
+            reader.read(CHAT, _body(f"{number} " * 500)).chain(SCHEME, None)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
