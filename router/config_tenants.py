@@ -110,6 +110,11 @@ class UpstreamConfig(Section):
     )
     api_key_file: Path | None = Field(None, description="file that holds the key")
     tls: UpstreamTlsConfig | None = Field(None)
+    client_rank: bool = Field(
+        False,
+        description="let a client's X-data-parallel-rank choose the rank of the replica that it gets; by default the "
+        "header is dropped, and the router chooses",
+    )
 
     @field_validator("api_key")
     @classmethod

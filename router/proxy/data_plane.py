@@ -20,6 +20,7 @@ from router.proxy.door import AdminHandoff, ByteBudget, Door
 from router.proxy.exchange import Exchange
 from router.proxy.forward import Forwarder, RequestIds
 from router.proxy.forwarded import ForwardedHeaders
+from router.proxy.hop_by_hop import client_rank
 from router.proxy.listening import Listening, bind, url_of
 from router.proxy.models import models_json
 from router.proxy.naming import Naming
@@ -210,7 +211,8 @@ class DataPlane:
         wanted = config.forwarded.mode != "off" or config.forwarded.via is not None
         self._forwarded = ForwardedHeaders(config.forwarded) if wanted else None
         self._next = self._route if self.tenancy is None else self.tenancy.serve
-        is_plain = self._cors is None and self._forwarded is None
+        self._takes_rank = config.upstream.client_rank
+        is_plain = self._cors is None and self._forwarded is None and not self._takes_rank
         self.door.serve = self._next if is_plain else self._enter
 
     def _enter(self, exchange: Exchange) -> None:
@@ -224,6 +226,8 @@ class DataPlane:
         if self._forwarded is not None:
             secure = self.listening is not None and self.listening.secure
             self._forwarded.mark(exchange.request, secure=secure)
+        if self._takes_rank:
+            exchange.request.rank = client_rank(exchange.request)
         self._next(exchange)
 
     def _route(self, exchange: Exchange) -> None:

@@ -90,6 +90,7 @@ class Request:
         crossing: The lines of `headers` that go to an engine, where they are known already. Whoever changes `headers`
             sets it to None.
         account: Whose request it is; None without tenants.
+        rank: The data-parallel rank that the client chose, where it may.
         cors: Header lines of the answer for pages in browsers, instead of an engine's; None: the engine's own pass.
     """
 
@@ -109,6 +110,7 @@ class Request:
     crossing: bytes | None = field(default=None, repr=False)
     account: Account | None = None
     cors: bytes | None = field(default=None, repr=False)
+    rank: int | None = None
 
 
 class ExchangeListener(Protocol):

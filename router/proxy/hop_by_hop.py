@@ -42,6 +42,7 @@ NOT_TO_CLIENT = _CONNECTION_ONLY | {
     b"x-warmroute-replica",
 }
 """Headers of an engine's that go no further (those that Connection names come on top)."""
+MAX_RANK_DIGITS = 5
 _WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
 
 
@@ -63,11 +64,19 @@ def engine_head(request: Request, authority: bytes, rank: int | None) -> bytes:
         lines,
         request.request_id.encode("ascii"),
     )
+    if request.rank is not None:
+        rank = request.rank
     if rank is not None:
         head += b"x-data-parallel-rank: %d\r\n" % rank
     if request.framed or request.method in _WITH_BODY:
         return b"%bcontent-length: %d\r\n\r\n" % (head, len(request.body))
     return head + b"\r\n"
+
+
+def client_rank(request: Request) -> int | None:
+    """Return the rank that a client asks for; None when it asks for none, or not for one."""
+    asked = [value for name, value in request.headers if name.lower() == b"x-data-parallel-rank"]
+    return int(asked[0]) if len(asked) == 1 and asked[0].isdigit() and len(asked[0]) <= MAX_RANK_DIGITS else None
 
 
 def crossing_lines(headers: Headers, dropped: frozenset[bytes]) -> bytes:

@@ -100,7 +100,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "tenant",
         "kind",
     ),
-    _gauge("queue_requests", "Requests that wait for a replica with room (`limits.max_in_flight`)."),
+    _gauge("queue_requests", "Requests that wait for a replica with room (`limits.max_in_flight`).", together="sum"),
     _histogram("queue_seconds", "That requests waited there, however it ended.", LONG_SECONDS),
     # Placement
     _histogram("decision_seconds", "To match, score, pick and reserve.", SHORT_SECONDS),

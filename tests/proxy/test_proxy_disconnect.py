@@ -272,3 +272,20 @@ async def test_a_half_close_can_be_taken_for_leaving(harness, engine, wire, even
     client.half_close()
     await eventually(lambda: one.open == 0, timeout_s=2)
     assert item.notes.last.aborted
+
+
+@pytest.mark.parametrize("how", LEAVE)
+async def test_leaving_the_queue_gives_the_place_to_the_next(harness, engine, wire, eventually, how) -> None:
+    """One that waits at the router for a full replica: it never reaches an engine."""
+    one = await engine(silent)
+    item = await harness(one, limits={"max_in_flight": 1})
+    first, second = await item.client(), await item.client()
+    first.send(wire.post(wire.chat_body()))
+    await eventually(lambda: one.asked)
+    second.send(wire.post(wire.chat_body()))
+    await eventually(lambda: item.plane.forwarder.waiting is not None and len(item.plane.forwarder.waiting) == 1)
+    begun_s = time.monotonic()
+    getattr(second, how)()
+    await eventually(lambda: len(item.plane.forwarder.waiting) == 0)
+    assert time.monotonic() - begun_s < 0.5
+    assert len(one.asked) == 1

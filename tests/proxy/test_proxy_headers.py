@@ -192,3 +192,12 @@ async def test_a_broken_answer_is_502(harness, engine, wire, rubbish) -> None:
     assert (answer.status, answer.code) == (502, "upstream_broken")
     assert item.fleet.replicas["r0"].failures_in_a_row == 1
     item.assert_accounted()
+
+
+@pytest.mark.parametrize(("asked", "sent"), [("1", ["1"]), ("0", ["0"]), ("x", []), ("-1", []), ("123456", [])])
+async def test_a_client_may_choose_its_rank_where_it_is_allowed(harness, engine, wire, asked, sent) -> None:
+    """`upstream.client_rank`; what is no rank is dropped as ever."""
+    one = await engine()
+    item = await harness(one, upstream={"client_rank": True})
+    await item.ask(wire.post(wire.chat_body(), headers=[f"X-Data-Parallel-Rank: {asked}"]))
+    assert one.asked[0].all("x-data-parallel-rank") == sent
