@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit chaos bench-start bench-prompt bench-proxy bench-stall bench-agent bench-redis bench-leaving docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit chaos bench-start bench-prompt bench-proxy bench-stall bench-agent bench-redis bench-leaving bench-accepting docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ bench-proxy: $(VENV)/.test ## what the data plane costs: requests/s, latency, st
 
 bench-stall: $(VENV)/.test ## health checks while 16 prompts of 100,000 fresh tokens come in at once (limit: p99 of 50 ms)
 	@$(BIN)/python -m loadtest.bench.stall $(ARGS)
+
+bench-accepting: $(VENV)/.test ## how evenly workers share connections: one socket for all, or one each (SO_REUSEPORT)
+	@$(BIN)/python -m loadtest.bench.accepting $(ARGS)
 
 bench-leaving: $(VENV)/.test ## what clients at hand send when their request is cancelled: FIN or RST, and what tells that they are gone
 	@$(BIN)/python -m loadtest.bench.leaving $(ARGS)
