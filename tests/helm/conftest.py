@@ -114,7 +114,12 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     },
     "external_redis": {
         "valkey": {"enabled": False},
-        "redis": {"urlSecret": {"name": "redis", "key": "url"}, "port": 6380},
+        "redis": {
+            "urlSecret": {"name": "redis", "key": "url"},
+            "filesSecret": "redis-files",
+            "port": 6380,
+            "otherPorts": [26379],
+        },
         "registration": {"secret": {"name": "signing", "key": "key"}},
     },
     "all_off": {

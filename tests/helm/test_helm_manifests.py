@@ -297,7 +297,18 @@ def test_external_redis_has_no_valkey(render: Render, value_sets: dict[str, Any]
         "secretKeyRef": {"name": "signing", "key": "key"}
     }
     for policy in of_kind(manifests, "NetworkPolicy"):
-        assert {"ports": [{"port": 6380}]} in policy["spec"]["egress"]
+        assert {"ports": [{"port": 6380}, {"port": 26379}]} in policy["spec"]["egress"]
+
+
+def test_files_that_the_redis_url_names_are_mounted(render: Render, value_sets: dict[str, Any]) -> None:
+    """The Secret of `redis.filesSecret` is at /etc/warmroute/redis in routers and agents, and in nobody else."""
+    manifests = render(value_sets["external_redis"])
+    for deployment in of_kind(manifests, "Deployment"):
+        pod = deployment["spec"]["template"]["spec"]
+        assert {"name": "redis-files", "secret": {"secretName": "redis-files"}} in pod["volumes"]
+        for part in pod["containers"]:
+            mounted = [mount["mountPath"] for mount in part["volumeMounts"] if mount["name"] == "redis-files"]
+            assert mounted == (["/etc/warmroute/redis"] if part["name"] in ("router", "agent") else [])
 
 
 @pytest.mark.parametrize(("name", "callers"), [("replica", {"router"}), ("valkey", {"router", "replica"})])
