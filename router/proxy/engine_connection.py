@@ -23,6 +23,9 @@ HEAD_BYTES = 256 * 1_024
 _HEAD_END = b"\r\n\r\n"
 
 
+_CHUNKED = Framing.CHUNKED  # looked up once: a stream's every chunk asks
+
+
 class Failure(Enum):
     """How an answer fails."""
 
@@ -149,15 +152,18 @@ class EngineConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer."""
-        if self._sink is None:
+        sink, head = self._sink, self._head
+        if sink is None:
             # An engine that speaks unasked, or after its answer: nothing on this connection can be trusted.
             self._transport.abort()
             return
         self._received = True
-        if self._head is not None:
-            self._take_body(data)
-        else:
+        if head is None:
             self._take_heads(data)
+        elif head.framing is _CHUNKED:
+            self._take_chunked(data, sink)
+        else:
+            self._take_body(data)
 
     def eof_received(self) -> bool:
         """The engine has closed: the end of a body that has no other, else a failure (see `connection_lost`)."""

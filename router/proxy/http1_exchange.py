@@ -47,7 +47,7 @@ class Http1Exchange(Exchange):
         framing: How the body is framed, once started.
     """
 
-    __slots__ = ("_done", "_held", "_keep", "_owner", "_transport", "framing", "started", "wrote")
+    __slots__ = ("_chunks", "_done", "_held", "_keep", "_owner", "_transport", "framing", "started", "wrote")
 
     def __init__(self, request: Request, transport: asyncio.Transport, owner: ExchangeOwner) -> None:
         super().__init__(request)
@@ -56,6 +56,7 @@ class Http1Exchange(Exchange):
         self._keep = False
         self._done = False
         self._held = b""
+        self._chunks = False
         self.started = False
         self.wrote = False
         self.framing = Framing.NONE
@@ -81,6 +82,7 @@ class Http1Exchange(Exchange):
         self.started = True
         self.framing = framing
         version = self.request.version
+        self._chunks = framing is Framing.PLAIN and version == "1.1"
         # Without chunked coding the end of the connection is the end of a body of unknown length.
         self._keep = self._owner.keeps_alive() and (framing is not Framing.PLAIN or version == "1.1")
         if self.request.cors is not None:
@@ -88,7 +90,7 @@ class Http1Exchange(Exchange):
         head = b"HTTP/1.1 %d %b\r\n%b" % (status, reason or _REASONS.get(status, b""), lines)
         if headers:
             head += joined(headers)
-        if framing is Framing.CHUNKED or (framing is Framing.PLAIN and version == "1.1"):
+        if self._chunks or framing is Framing.CHUNKED:
             head += b"transfer-encoding: chunked\r\n"
         if not self._keep:
             head += b"connection: close\r\n"
@@ -105,7 +107,7 @@ class Http1Exchange(Exchange):
         if self._done or not data:
             return
         self.wrote = True
-        if self.framing is Framing.PLAIN and self.request.version == "1.1":
+        if self._chunks:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         held = self._held
         if not held:
@@ -122,7 +124,7 @@ class Http1Exchange(Exchange):
         if self._done:
             return
         self._done = True
-        last = b"0\r\n\r\n" if self.framing is Framing.PLAIN and self.request.version == "1.1" else b""
+        last = b"0\r\n\r\n" if self._chunks else b""
         if self._held or last:
             self._transport.write(self._held + last)
         self._owner.exchange_ended(keep=self._keep)
