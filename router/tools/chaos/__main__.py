@@ -111,7 +111,10 @@ class Chaos:
 
     async def _strike(self, fault: Fault) -> None:
         _say(f"{time.strftime('%H:%M:%S')} {fault}")
-        await self._striker.strike(fault)
+        try:
+            await self._striker.strike(fault)
+        except StartError as error:
+            self._problems.append(f"{fault}: {error}")
 
 
 def _say(text: str) -> None:
