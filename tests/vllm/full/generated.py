@@ -145,8 +145,8 @@ FAMILIES: dict[Sends, dict[str, tuple[str, Draw]]] = {
         "embed-several": (EMBEDDINGS, pooling.several),
         "embed-truncated": (EMBEDDINGS, pooling.truncated),
         "pooling-task": (POOLING, pooling.task),
-        "pooling-tokens": (POOLING, pooling.each_token),
     },
+    Sends.TOKENS: {"pooling-tokens": (POOLING, pooling.each_token)},
 }
 """Families of requests: where they are sent, and what draws them."""
 
@@ -165,7 +165,7 @@ def generate(seed: str, plan: Plan, number: int) -> Case:
         body = {"max_tokens": rng.randint(1, 4), "temperature": 0, **body, "return_token_ids": True}
         if "n" not in body and _is_single(body) and "prompt_logprobs" not in body and rng.random() < 0.25:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-    elif plan.sends is not Sends.INPUTS:
+    elif plan.sends not in (Sends.INPUTS, Sends.TOKENS):
         limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
         body |= {limit: plan.scheme.block_size + 2, "temperature": 0}
     if rng.random() < 0.35:
@@ -196,7 +196,7 @@ def _encode(rng: random.Random, body: Body) -> bytes:
 
 def _reads_cache(path: str, body: Body) -> bool:
     """By vLLM's documentation: logprobs of the prompt, and vectors of each token, need the output at all of them."""
-    if body.get("task") == "token_embed":
+    if path == POOLING and body.get("task") != "embed":
         return False
     if body.get("prompt_logprobs") is not None:
         return False

@@ -135,8 +135,9 @@ class Line:
     def _hears(self) -> bool:
         # Each has a number of its own: one that was sent before the socket was connected is lost.
         prompt = [300] * 64 + [int(time.monotonic() * 100) % 3_000 + 300] * 64
-        if self.plan.sends is Sends.INPUTS:
-            self._ask_engine("/v1/embeddings", {"model": MODEL, "input": prompt})
+        if self.plan.sends in (Sends.INPUTS, Sends.TOKENS):
+            path = "/v1/embeddings" if self.plan.sends is Sends.INPUTS else "/pooling"
+            self._ask_engine(path, {"model": MODEL, "input": prompt})
         else:
             self._ask_engine("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
         return bool(self.published.wait(1.0))

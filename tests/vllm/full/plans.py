@@ -55,6 +55,8 @@ class Sends(StrEnum):
     TEXT = "text"
     INPUTS = "inputs"
     """For vectors."""
+    TOKENS = "tokens"
+    """For a vector of each token: an engine does one task of the two."""
     PICTURES = "pictures"
     MISTRAL = "mistral"
     """Text, in what order Mistral's chat encoding takes it."""
@@ -137,6 +139,12 @@ PLANS = (
         variables={"foo": "operator's"},
         sends=Sends.INPUTS,
         options=("--runner", "pooling"),
+    ),
+    Plan(
+        "tokens",
+        Scheme(HashAlgorithm.SHA256_CBOR, 32),
+        sends=Sends.TOKENS,
+        options=("--runner", "pooling", "--pooler-config", '{"task": "token_embed"}'),
     ),
     # Two pictures may be the same one and share a block: in pickle's bytes it shows which texts are one object.
     Plan(

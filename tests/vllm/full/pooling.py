@@ -52,5 +52,6 @@ def task(rng: random.Random, mark: str) -> Body:
 
 
 def each_token(rng: random.Random, mark: str) -> Body:
-    """`/pooling`, a vector of each token."""
-    return {**rng.choice([one_text, one_list_of_ids])(rng, mark), "task": "token_embed"}
+    """`/pooling`, a vector of each token, asked for or as the engine's only task."""
+    body = rng.choice([one_text, one_list_of_ids])(rng, mark)
+    return {**body, "task": "token_embed"} if rng.random() < 0.5 else body
