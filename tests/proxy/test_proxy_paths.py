@@ -6,6 +6,7 @@ import pytest
 
 from router.config import DEFAULT_PATHS
 from router.proxy.paths import AllowedPaths, is_admin, split_target
+from router.request.endpoints import ENDPOINTS
 
 ALLOWED = AllowedPaths(DEFAULT_PATHS)
 
@@ -54,3 +55,9 @@ def test_admin_paths() -> None:
     """Admin is exactly its paths and what is below /admin/."""
     assert [is_admin(path) for path in (b"/healthz", b"/admin", b"/admin/x", b"/metrics", b"/readyz")] == [True] * 5
     assert [is_admin(path) for path in (b"/healthz2", b"/administrator", b"/v1/admin/", b"/x/../admin")] == [False] * 4
+
+
+@pytest.mark.parametrize("path", sorted(ENDPOINTS))
+def test_what_the_router_reads_is_allowed(path: str) -> None:
+    """Every path of the engine that the router knows how to read is open unless the operator says otherwise."""
+    assert ALLOWED.match(path) == path
