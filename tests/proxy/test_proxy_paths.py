@@ -60,4 +60,4 @@ def test_admin_paths() -> None:
 @pytest.mark.parametrize("path", sorted(ENDPOINTS))
 def test_what_the_router_reads_is_allowed(path: str) -> None:
     """Every path of the engine that the router knows how to read is open unless the operator says otherwise."""
-    assert ALLOWED.match(path) == path
+    assert ALLOWED.match(split_target(path.encode())[0]) == path
