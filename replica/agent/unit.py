@@ -243,11 +243,11 @@ class UnitState:
         )
 
     def is_late(self, payload: bytes) -> bool:
-        """Tell whether a batch was made before the engine's present process began."""
+        """Tell whether a batch was made before the engine's present process began, where another one was heard."""
+        if not self.tally.restarts or self.engine_started_s is None:
+            return False
         made_s = made_at_s(payload)
-        return (
-            made_s is not None and self.engine_started_s is not None and made_s < self.engine_started_s - CLOCK_SLACK_S
-        )
+        return made_s is not None and made_s < self.engine_started_s - CLOCK_SLACK_S
 
     def _continues(self, replayed: Payloads) -> bool:
         """Tell whether the engine's record goes on where the saved state ends, in the same life."""
