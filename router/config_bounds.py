@@ -15,7 +15,10 @@ class LimitsConfig(Section):
     buffered_bytes: int = Field(2**30, ge=2**20, le=2**40, description="all request bodies in memory together")
     connections: int = Field(20_000, ge=1, le=1_000_000, description="client connections at once")
     token_cache_bytes: int = Field(
-        256 * 2**20, ge=0, le=2**40, description="token ids and block hashes of texts seen before; 0: keep none"
+        192 * 2**20,
+        ge=0,
+        le=2**40,
+        description="token ids, block hashes and whole prompts seen before, some 12 million tokens; 0: keep none",
     )
     client_template_s: float = Field(
         0.25,

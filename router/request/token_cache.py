@@ -18,7 +18,7 @@ import xxhash
 
 from router.request.reasons import NotUnderstoodError, Reason
 
-DEFAULT_BYTES = 256 * 2**20
+DEFAULT_BYTES = 192 * 2**20
 _PIECE_BYTES = 310  # a key, its place in the table, an empty array (measured with tracemalloc)
 _LINK_BYTES = 410  # the same of a link without hashes
 _TOKEN_BYTES = 4
