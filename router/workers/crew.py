@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -34,6 +35,10 @@ STEADY_S = 30.0
 START_TRIES = 3
 """Workers that die before any was ready: after so many of one seat, the router gives up."""
 STOP_S = 5.0
+FOLDER_PREFIX = "warmroute-workers-"
+LOCK = "lock"
+MAX_FOLDER_BYTES = 90
+"""A Unix socket's whole path has 107."""
 EXIT_CONFIGURATION = 2
 
 
@@ -220,19 +225,50 @@ class Crew:
             raise ConfigurationError([problem]) from error
 
 
-def make_folder() -> Path:
-    """Return a new folder that only this user can enter.
+def make_folder() -> tuple[Path, int]:
+    """Return a new folder that only this user can enter, and a descriptor that locks it while this process lives.
+
+    Folders of supervisors that were killed are removed.
 
     Raises:
         ConfigurationError: There is no place for one.
     """
     try:
-        return Path(tempfile.mkdtemp(prefix="warmroute-"))
+        for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+            _remove_if_left(left)
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        if len(os.fsencode(folder)) > MAX_FOLDER_BYTES:
+            folder.rmdir()
+            problem = Problem(
+                "workers", f"{tempfile.gettempdir()} is too long for Unix sockets", "set a shorter TMPDIR"
+            )
+            raise ConfigurationError([problem])
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return folder, lock
     except OSError as error:
         problem = Problem("workers", f"can't make a folder in {tempfile.gettempdir()}: {error.strerror}", "set TMPDIR")
         raise ConfigurationError([problem]) from error
 
 
-def remove_folder(folder: Path) -> None:
+def remove_folder(folder: Path, lock: int) -> None:
     """Remove it with all that is in it."""
     shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove a folder whose supervisor is gone: a lock tells, also where processes can't see each other."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return  # another user's, or just being made
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    else:
+        if folder.stat().st_uid == os.getuid():
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)

@@ -41,7 +41,7 @@ class Supervision:
 
     def __init__(self, config: RouterConfig, config_file: Path) -> None:
         self._file = config_file
-        self._folder = make_folder()
+        self._folder, self._lock = make_folder()
         self._copy = self._folder / "config.yaml"
         self._keep(config_file.read_text(encoding="utf-8"))
         self._crew = Crew(config, self._folder, self._copy)
@@ -126,7 +126,7 @@ class Supervision:
         if self._admin_listening is not None:
             self._admin_listening.close()
         await self._closing.aclose()
-        remove_folder(self._folder)
+        remove_folder(self._folder, self._lock)
 
     async def _listen(self, runner: AdminRunner) -> str | None:
         """Serve admin where it is asked for: to workers' clients, and at an address of its own."""

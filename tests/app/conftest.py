@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,13 +54,19 @@ class Client:
 class RouterProcess:
     """A router as a process, with a configuration that can be changed."""
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any], temporary: Path) -> None:
+        self.environ = {**os.environ, "TMPDIR": str(temporary)}
         self.least = config
         self.file = folder / "router.yaml"
         self.write(config)
         with (folder / "stderr").open("w") as errors:
             self.process = subprocess.Popen(
-                [*COMMAND, str(self.file)], stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder
+                [*COMMAND, str(self.file)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=folder,
+                env=self.environ,
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -105,6 +114,7 @@ class RouterProcess:
 def router_process(tmp_path: Path, golden: Path) -> Iterator[Callable[..., RouterProcess]]:
     """`router_process(key=...)`: a router of the least configuration with these keys."""
     made: list[RouterProcess] = []
+    temporary = Path(tempfile.mkdtemp(prefix="wr-"))  # short: a Unix socket's path has 108 bytes
 
     def make(**changes: Any) -> RouterProcess:
         least = {
@@ -114,7 +124,7 @@ def router_process(tmp_path: Path, golden: Path) -> Iterator[Callable[..., Route
         }
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        made.append(RouterProcess(folder, {**least, **changes}))
+        made.append(RouterProcess(folder, {**least, **changes}, temporary))
         return made[-1]
 
     yield make
@@ -123,6 +133,7 @@ def router_process(tmp_path: Path, golden: Path) -> Iterator[Callable[..., Route
             router.process.kill()
             router.process.wait()
         router.process.stdout.close()
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

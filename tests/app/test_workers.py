@@ -99,6 +99,11 @@ def pids(router: Any) -> list[int]:
     return [int(pid) for pid in text.split() if b"router.workers.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+def folders(router: Any) -> int:
+    """How many folders supervisors have made."""
+    return len(list(Path(router.environ["TMPDIR"]).glob("warmroute-workers-*")))
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and was not asked for does not."""
     try:
@@ -191,13 +196,18 @@ async def test_a_worker_that_dies_is_replaced_and_no_connection_refused(two: Any
 
 
 async def test_no_worker_outlives_its_supervisor(two: Any, eventually: Eventually) -> None:
-    """Not even one that was killed without a word."""
+    """Not even one that was killed without a word; and what it left on disk goes with the next start."""
     router = two()
     workers = pids(router)
     assert len(workers) == 2
+    assert folders(router) == 1
     router.process.kill()
     router.process.wait()
     await eventually(lambda: not any(is_alive(pid) for pid in workers))
+    another = two()
+    assert folders(another) == 1
+    assert another.stop() == 0
+    assert folders(another) == 0
 
 
 async def test_what_runs_is_finished_before_all_end(two: Any, engines: list[Engine], eventually: Eventually) -> None:

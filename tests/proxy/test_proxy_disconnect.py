@@ -234,11 +234,14 @@ async def test_leaving_between_head_and_first_token_aborts_the_engine(harness, e
 
     one = await engine(prefill)
     item = await harness(one)
-    client = await item.client()
-    client.send(wire.post(wire.chat_body(stream=True)))
-    await client.head()
-    assert await left(item, one, eventually, client, how) < 0.5
-    assert item.notes.last.aborted
+    took = []
+    for _ in range(3):  # the machine may stall in one
+        client = await item.client()
+        client.send(wire.post(wire.chat_body(stream=True)))
+        await client.head()
+        took.append(await left(item, one, eventually, client, how))
+        assert item.notes.last.aborted
+    assert min(took) < 0.3
     item.assert_accounted()
 
 
