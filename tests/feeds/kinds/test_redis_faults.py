@@ -25,8 +25,8 @@ UNITS = ["r0/0", "r1/0"]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is slow in an outage is quick."""
-    monkeypatch.setattr(redis_link, "TIMEOUT_S", 1.0)
+    """Agents try again soon, and a machine that is slow is not taken for a Redis that hangs."""
+    monkeypatch.setattr(redis_link, "TIMEOUT_S", 10.0)
     monkeypatch.setattr(sink_module, "MAX_BACKOFF_S", 0.2)
 
 
@@ -189,7 +189,7 @@ async def test_a_redis_that_our_own_blocks_fill_is_given_room(
         writing.remove(*range(start, start + 5_000))
     await agree(router, [writing], eventually)
     assert writing.live == set()
-    assert writing.sink.healthy
+    await eventually(lambda: writing.sink.healthy, 40.0)
     writing.store(7)
     await agree(router, [writing], eventually)
 
@@ -199,6 +199,7 @@ async def test_a_redis_that_hangs_stalls_nobody(
 ) -> None:
     """SIGSTOP while blocks come in: reading goes on, what waits is bounded, and the newest state wins afterwards."""
     monkeypatch.setattr(sink_module, "MAX_WAITING_BLOCKS", 1_000)
+    monkeypatch.setattr(redis_link, "TIMEOUT_S", 1.0)
     node = new_node()
     url = f"redis://127.0.0.1:{node.port}/0"
     writing = await agents(url, UNITS, lease_s=5.0)
@@ -217,7 +218,7 @@ async def test_a_redis_that_hangs_stalls_nobody(
             one.remove(*range(500))
         await eventually(lambda: all(not one.sink.healthy for one in writing), 20.0)
         await eventually(lambda: not router.feeds.redis.connected, 20.0)
-        assert ticks() < 1.0
+        assert ticks() < 5.0  # whoever waited for Redis itself would wait for ever
         assert len(router.fleet.replicas) == len(UNITS)
     await agree(router, writing, eventually)
     assert all(one.live == set(range(1_000, 4_000)) for one in writing)
