@@ -17,8 +17,8 @@ from replica.agent.private_state import SavedLayer
 from router.kv.events import BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.wire import Layer
 
-MAX_STORED_AGAIN = 20_000
-"""Blocks of which it is remembered when they were last announced though they were held: the newest."""
+MAX_ANNOUNCED = 20_000
+"""Blocks of which it is remembered when they were last announced: the newest."""
 UNBOUNDED_TIER_BLOCKS = 4_000_000
 """Bound of a tier whose size the engine does not tell: 16 KV tokens a block make it 64 million tokens."""
 MAX_LAYERS = 256
@@ -33,24 +33,25 @@ def tier_bound(tier: Tier, num_blocks: int | None) -> int:
     return num_blocks if tier is Tier.GPU and num_blocks is not None else UNBOUNDED_TIER_BLOCKS
 
 
-class StoredAgain:
-    """When blocks that were held were announced again: a further copy, or the first one after all."""
+class LastAnnounced:
+    """When blocks were last announced: anew, as a further copy, or as the first one after all."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         """`time.monotonic()` of the batch that is being read."""
         self._at_s: dict[int, float] = {}
+        self._forgotten_s = float("-inf")
 
     def note(self, block: int) -> None:
         """It was announced now."""
         self._at_s.pop(block, None)
         self._at_s[block] = self.now_s
-        if len(self._at_s) > MAX_STORED_AGAIN:
-            del self._at_s[next(iter(self._at_s))]
+        if len(self._at_s) > MAX_ANNOUNCED:
+            self._forgotten_s = self._at_s.pop(next(iter(self._at_s)))
 
     def since(self, block: int, since_s: float) -> bool:
-        """Tell whether it was announced at `since_s` or later."""
-        return self._at_s.get(block, float("-inf")) >= since_s
+        """Tell whether it was announced at `since_s` or later, as far as anybody knows."""
+        return self._at_s.get(block, self._forgotten_s) >= since_s
 
 
 class _LayerCopies:
@@ -76,7 +77,7 @@ class Copies:
         self.num_blocks = num_blocks
         self.clamped = 0
         """How often re-announced hashes were clamped to one copy."""
-        self.again = StoredAgain()
+        self.announced = LastAnnounced()
         self._layers: dict[tuple[Tier, int], _LayerCopies] = {}
 
     def __len__(self) -> int:
@@ -98,13 +99,13 @@ class Copies:
         layer.kind = event.kind
         held, extra = layer.held, layer.extra
         fresh = []
-        add, note = held.add, self.again.note
+        add, note = held.add, self.announced.note
         for block in hashes:
+            note(block)
             if add(block):
                 fresh.append(block)
             else:
                 extra[block] = extra.get(block, 0) + 1
-                note(block)
         layer.total += len(hashes)
         bound = tier_bound(tier, self.num_blocks)
         if layer.total > bound:
@@ -145,7 +146,7 @@ class Copies:
             gone = []
             for block in blocks if tier is Tier.GPU else ():
                 layer.total -= layer.extra.pop(block, 0)
-                if not self.again.since(block, since_s) and layer.held.discard(block):
+                if not self.announced.since(block, since_s) and layer.held.discard(block):
                     layer.total -= 1
                     gone.append(block)
             if gone:

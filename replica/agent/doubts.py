@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 LOOK_EACH_S = 1.0
 TIMEOUT_S = 2.0
 SLACK_S = 2.0
-"""A doubt is read so much after it was written, at most, and events lag behind answers."""
+"""Events may be ahead of the answer that they belong to, and were received before they are read."""
 
 
 class DoubtReader:
@@ -47,6 +47,7 @@ class DoubtReader:
         self._epoch = epoch
         self._publish = publish
         self._metrics = metrics
+        self._looked_s: float | None = None
 
     async def run(self) -> None:
         """Look each second until cancelled. Redis trouble is the sink's to tell."""
@@ -58,15 +59,19 @@ class DoubtReader:
 
     async def look(self) -> None:
         """Take what routers wrote. Raises what the client raises."""
+        began_s = time.monotonic()
         found = await self._redis.run(self._key, "LPOP", self._key, doubts.MAX_KEPT)
+        # What is there now was written after the last look; however long Redis kept it from us.
+        written_s, self._looked_s = self._looked_s, began_s
         for data in found or ():
             doubt = doubts.decode(data)
-            if doubt is not None and doubt.epoch == self._epoch():
-                self._correct(doubt)
+            if doubt is not None and written_s is not None and doubt.epoch == self._epoch():
+                self._correct(doubt, written_s)
 
-    def _correct(self, doubt: doubts.Doubt) -> None:
+    def _correct(self, doubt: doubts.Doubt, written_s: float) -> None:
+        """Take a doubt that was written at `written_s` or later."""
         now_s = time.monotonic()
-        changes = self._unit.disbelieve(doubt.blocks, now_s - doubt.age_s - SLACK_S)
+        changes = self._unit.disbelieve(doubt.blocks, written_s - doubt.age_s - SLACK_S)
         gone = sum(len(change.hashes) for change in changes)
         if changes:
             self._publish(changes, now_s)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from replica.agent.block_table import BlockMap
-from replica.agent.copies import MAX_LAYERS, CopiesOverflowError, StoredAgain, tier_bound
+from replica.agent.copies import MAX_LAYERS, CopiesOverflowError, LastAnnounced, tier_bound
 from replica.agent.private_state import SavedLayer
 from router.kv.events import HASH_MASK, BlockRemoved, BlockStored, GroupKind, Tier
 from router.kv.extra_keys import NO_EXTRA_KEYS, ExtraKeys, Lora
@@ -82,7 +82,7 @@ class MappedCopies:
         self.page_tokens = page_tokens
         self.adapters = adapters
         self.clamped = 0
-        self.again = StoredAgain()
+        self.announced = LastAnnounced()
         self.is_naming = False
         """Whether any block has had a name."""
         self.unnamed = 0
@@ -149,7 +149,7 @@ class MappedCopies:
             gone = []
             for block in layer.named.with_low_words(set(blocks)) if tier is Tier.GPU else ():
                 layer.total -= layer.extra.pop(block, 0)
-                if not self.again.since(block, since_s):
+                if not self.announced.since(block, since_s):
                     layer.total -= 1
                     digest = layer.named.pop(block) or UNNAMED
                     layer.held.pop(block)
@@ -201,9 +201,9 @@ class MappedCopies:
         fresh = []
         for block, digest in zip(event.hashes, digests, strict=True):
             before = held.get(block)
+            self.announced.note(block)
             if before is not None:
                 extra[block] = extra.get(block, 0) + 1
-                self.again.note(block)
             if not before:
                 held.put(block, digest or UNNAMED)
                 if digest:

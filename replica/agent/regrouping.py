@@ -41,9 +41,9 @@ class GroupedCopies(MappedCopies):
         fresh = []
         for index, block in enumerate(event.hashes):
             before = held.get(block)
+            self.announced.note(block)
             if before is not None:
                 extra[block] = extra.get(block, 0) + 1
-                self.again.note(block)
             if not event.token_ids:
                 packed = self._packed(block)
             else:

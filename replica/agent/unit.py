@@ -122,7 +122,7 @@ class UnitState:
 
     def accept(self, sequence: int, payload: bytes, now_s: float = 0.0) -> list[Change]:
         """Apply the next batch, read at `now_s` (monotonic); return what changed for routers, in order."""
-        self.copies.again.now_s = now_s
+        self.copies.announced.now_s = now_s
         mark = fingerprint(payload)
         self._sequencer.accept(sequence, mark)
         self._last = (sequence, mark)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from replica.agent import redis_link
 from replica.agent.adapters.vllm import VllmAdapter
+from replica.agent.copies import MAX_ANNOUNCED
 from replica.agent.doubts import DoubtReader
 from replica.agent.mapping import own_scheme
 from replica.agent.metrics import AgentMetrics
@@ -74,6 +76,23 @@ def test_a_block_that_was_computed_again_is_there_once(heard: Heard) -> None:
     assert heard.live() == {7, 8}
 
 
+def test_a_block_that_was_evicted_and_computed_again_stays(heard: Heard) -> None:
+    """It was gone when the request came, and the request stored it anew: the engine holds it."""
+    heard.say([heard.events.removed([9]), heard.events.removed([9])], 31.0)
+    assert heard.live() == {7, 8}
+    heard.say([heard.events.stored([9], parent=8, tokens=TOKENS[32:])], 32.0)
+    assert heard.unit.disbelieve([heard.names[9]], since_s=30.0) == []
+    assert heard.live() == {7, 8, 9}
+
+
+def test_what_can_not_be_remembered_is_believed(events: Any) -> None:
+    """So many blocks were announced since that nobody knows when this one was: it stays."""
+    heard = Heard(events, maps=False)
+    heard.say([events.stored(list(range(100, 100 + MAX_ANNOUNCED)))], 40.0)
+    assert heard.unit.disbelieve([9], since_s=10.5) == []
+    assert heard.unit.disbelieve([9], since_s=30.0) != []
+
+
 def test_what_is_not_held_is_no_matter(heard: Heard) -> None:
     """Unknown blocks, in any number."""
     assert heard.unit.disbelieve([1, 2, 3], since_s=0.0) == []
@@ -103,6 +122,26 @@ async def test_a_routers_word_reaches_the_agent(redis_url: str, events: Any, mir
     for _ in range(doubts.MAX_KEPT + 10):
         await link.write_doubt("r0/0", b"x")
     assert mirror.client.llen(Keys().doubts("r0/0")) == doubts.MAX_KEPT
+    await link.close()
+    await client.close()
+
+
+async def test_a_word_that_is_read_late_is_no_younger(redis_url: str, events: Any, monkeypatch: Any) -> None:
+    """Redis kept it from the agent for a while. What was announced meanwhile is there all the same."""
+    one = Heard(events, maps=False)
+    told: list[Change] = []
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    client, link = redis_link.connect(redis_url), RedisLink(redis_url, Keys())
+    await link.open()
+    reader = DoubtReader(client, Keys(), one.unit, lambda: 5, lambda changes, _: told.extend(changes), AgentMetrics())
+    await reader.look()
+    one.say([events.removed([9]), events.removed([9])], 101.0)
+    one.say([events.stored([9], parent=8, tokens=TOKENS[32:])], 102.0)
+    await link.write_doubt("r0/0", doubts.encode(Doubt(5, 1.5, (7, 9))))
+    now_s[0] = 140.0
+    await reader.look()
+    assert told == [Change("removed", 0, 0, GroupKind.FULL, [7])]
     await link.close()
     await client.close()
 
