@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -131,7 +131,7 @@ async def test_a_word_that_is_read_late_is_no_younger(redis_url: str, events: An
     one = Heard(events, maps=False)
     told: list[Change] = []
     now_s = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("replica.agent.doubts.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     client, link = redis_link.connect(redis_url), RedisLink(redis_url, Keys())
     await link.open()
     reader = DoubtReader(client, Keys(), one.unit, lambda: 5, lambda changes, _: told.extend(changes), AgentMetrics())
