@@ -48,8 +48,7 @@ class ClientConnection(asyncio.Protocol):
         self._body: IncomingBody | None = None
         self._exchange: Http1Exchange | None = None
         self._keep_alive = False
-        self._ahead = Ahead()
-        self._ahead_dropped = False
+        self._ahead, self._ahead_dropped = Ahead(), False
         self._known: KnownRequest | None = None
         self._held_bytes = 0
         self._consuming = False
@@ -225,8 +224,7 @@ class ClientConnection(asyncio.Protocol):
             self._request_completed(data[at:end])
             return end
         else:
-            stored = self._refusal is None
-            self._body = IncomingBody(length, door.limits.body_bytes, door.budget, stored=stored)
+            self._body = IncomingBody(length, door.limits.body_bytes, door.budget, stored=self._refusal is None)
             self._state = _BODY
         return at
 
@@ -310,7 +308,9 @@ class ClientConnection(asyncio.Protocol):
 
     def body_held(self, size_bytes: int) -> bool:
         """Count the request's body anew."""
-        return self._body is None or self._body.hold(size_bytes)
+        if self._body is None:
+            self._body, self._held_bytes = IncomingBody.held(self._held_bytes, self._door.budget), 0
+        return self._body.hold(size_bytes)
 
     def body_released(self) -> None:
         """Give back what the request's body holds of the budget."""

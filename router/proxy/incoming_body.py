@@ -44,6 +44,13 @@ class IncomingBody:
         if stored and self._left_bytes > limit_bytes:
             raise self._too_large()
 
+    @classmethod
+    def held(cls, taken_bytes: int, budget: ByteBudget) -> IncomingBody:
+        """Return one that has come in already, and holds so much of the budget."""
+        body = cls(0, 0, budget, stored=False)
+        body._taken_bytes = taken_bytes
+        return body
+
     @property
     def done(self) -> bool:
         """Whether the whole body is there."""
