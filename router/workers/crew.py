@@ -134,6 +134,9 @@ class Crew:
         """End everything."""
         self.stop_replacing()
         self.order("stop")
+        for worker in self.workers:
+            if worker.state is WorkerState.STARTING:
+                worker.kill()  # it serves nobody, and hears no order yet
         _, left = await asyncio.wait(self._keeping, timeout=STOP_S) if self._keeping else (set(), set())
         if left:
             for worker in self.workers:

@@ -7,11 +7,14 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +100,11 @@ def pids(router: Any) -> list[int]:
     """The workers' processes, in no order."""
     text = Path(f"/proc/{router.process.pid}/task/{router.process.pid}/children").read_text()
     return [int(pid) for pid in text.split() if b"router.workers.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def begun(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start a process that says nothing to us."""
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def folders(router: Any) -> int:
@@ -250,6 +258,22 @@ async def test_a_change_reaches_all_workers_and_those_that_come_later(two: Any, 
     await eventually(lambda: router.metric("warmroute_worker_deaths_total") == 1)
     await eventually(lambda: router.metric('warmroute_workers{state="serving"}') == 2, 30)
     assert {router.client.send("GET", "/v1/models")[0] for _ in range(12)} == {404}
+
+
+async def test_a_start_that_is_broken_off_ends_at_once(
+    tmp_path: Path, golden: Path, eventually: Eventually, engines: list[Engine]
+) -> None:
+    """SIGTERM before anybody is ready: exit code 0, nothing left."""
+    models = [{"name": "tiny", "tokenizer": str(golden / "tokenizer")}]
+    config = {"listen": "127.0.0.1:0", "workers": 2, "models": models, "replicas": [{"url": engines[0].url}]}
+    (tmp_path / "router.yaml").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "router.cli", "router", "--config", str(tmp_path / "router.yaml")]
+    with begun(command) as process:
+        router = SimpleNamespace(process=process)
+        workers = await eventually(lambda: len(found := pids(router)) == 2 and found, 60)
+        process.terminate()
+        assert process.wait(20) == 0
+    assert not any(is_alive(pid) for pid in workers)
 
 
 def test_what_workers_can_not_use_is_said_and_ends_the_start(router_process: Any) -> None:
