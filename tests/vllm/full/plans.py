@@ -105,7 +105,7 @@ class Plan:
     model: Model = Model.GOLDEN
     options: tuple[str, ...] = ()
     by_agent: bool = False
-    rounds: int = 20
+    rounds: int = 12
 
     @property
     def published_bytes(self) -> int:
