@@ -79,10 +79,15 @@ class Row:
 
 
 @contextmanager
-def process(command: Sequence[str], core: int, log: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a command on a core until the block ends."""
+def process(command: Sequence[str], core: int, log: Path, *, told: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Run a command on a core until the block ends.
+
+    Args:
+        told: Its standard output is read here; else it goes to the log.
+    """
     with log.open("w") as errors:
-        started = subprocess.Popen([*command], stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+        output = subprocess.PIPE if told else errors
+        started = subprocess.Popen([*command], stdout=output, stderr=errors, text=True, start_new_session=True)
     os.sched_setaffinity(started.pid, {CORES[core % len(CORES)]})
     try:
         yield started
@@ -229,13 +234,14 @@ def main() -> None:
     parser.add_argument("--hold", action="store_true", help="measure memory instead, for some minutes")
     parser.add_argument("--streams-s", type=float, default=60.0, help="with --hold: how long streams run (default: 60)")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends, too
     os.sched_setaffinity(0, {CORES[-1]})
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         # 2,000 streams at a hundred chunks a second each would be a measure of what one core can pass on.
         every_s = "0.1" if args.hold else "0.01"
         command = [sys.executable, "-m", "loadtest.bench.proxy_fleet", "4", every_s]
-        with process(command, -1, folder / "fleet.log") as fleet:
+        with process(command, -1, folder / "fleet.log", told=True) as fleet:
             assert fleet.stdout is not None
             ports = json.loads(fleet.stdout.readline())
             compared: list[tuple[str, list[str], int]] = [*routers(ports, args.sglang, folder)]

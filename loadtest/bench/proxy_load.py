@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 WORDS = "the of and to in is that for with as on be this from which when their has have were".split()
+PATIENCE_S = 600.0
+"""A router that has not answered all by then never will."""
 MARK = b"@@@@@@@@@@@@"
 
 
@@ -155,7 +157,7 @@ async def run(port: int, requests: Requests, connections: int, warm_s: float, me
     ends = asyncio.gather(*(client.ended for _, client in made))
     heard.measuring = warm_s == 0
     if measured_s is None:
-        await ends
+        await asyncio.wait_for(ends, PATIENCE_S)
         return heard
     await asyncio.sleep(warm_s)
     heard.measuring = True
