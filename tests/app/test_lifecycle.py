@@ -82,8 +82,12 @@ def test_redis_that_is_not_there_is_said_and_the_router_lives(tmp_path: Path, go
     path.write_text(json.dumps({"listen": "127.0.0.1:0", "models": [model], "redis": "redis://127.0.0.1:1/0"}))
     process = subprocess.Popen([*COMMAND, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
+    assert process.stderr is not None
     try:
         address = json.loads(process.stdout.readline())["http"].removeprefix("http://")
+        errors = ""
+        while "Redis" not in errors and (line := process.stderr.readline()):
+            errors += line
         answers = {}
         for name in ("/healthz", "/readyz"):
             connection = http.client.HTTPConnection(address, timeout=10)
@@ -93,7 +97,7 @@ def test_redis_that_is_not_there_is_said_and_the_router_lives(tmp_path: Path, go
             connection.close()
     finally:
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        errors += process.communicate(timeout=30)[1]
     assert answers["/healthz"][0] == 200
     assert answers["/readyz"][0] == 503
     assert any("redis" in reason for reason in answers["/readyz"][1]["reasons"])

@@ -45,6 +45,7 @@ async def test_an_engine_whose_load_is_told_and_that_answers_is_left_alone(
     asked = engine.health_asked
     for block in range(20):
         await r0.store(block)
+        await r0.heartbeat()
         await r0.lease(url=engine.url)
         await eventually(lambda block=block: block in router.held("r0/0"))
     assert engine.health_asked <= asked + 1
