@@ -27,6 +27,16 @@ async def test_requests_over_the_limit_are_429(engine: Any, harness: Any, wire: 
     item.assert_accounted()
 
 
+def left_of(answer: Any) -> int:
+    """Tokens that a tenant has left."""
+    return int(answer.one("x-ratelimit-remaining-tokens"))
+
+
+def soon_after(tokens: int) -> range:
+    """What may be left of a bucket that gets 1,000 tokens a minute: as much as was left, and what came in 6 s."""
+    return range(tokens, tokens + 101)
+
+
 async def test_tokens_are_reserved_and_corrected_by_the_engine_s_count(engine: Any, harness: Any, wire: Any) -> None:
     """The prompt's length and the answer's limit before, usage after."""
     usage = b'{"usage":{"prompt_tokens":11,"completion_tokens":4}}'
@@ -38,9 +48,9 @@ async def test_tokens_are_reserved_and_corrected_by_the_engine_s_count(engine: A
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 500}
     first = await item.ask(wire.post(json.dumps(body).encode(), headers=[key()]))
     # The reader of these tests makes no answer's limit of it: 11 for the prompt, 256 assumed.
-    assert first.one("x-ratelimit-remaining-tokens") == "733"
+    assert left_of(first) in soon_after(733)
     second = await item.ask(wire.get("/v1/models", [key()]))
-    assert second.one("x-ratelimit-remaining-tokens") == "985"
+    assert left_of(second) in soon_after(985)
 
 
 async def test_a_stream_without_usage_is_charged_by_its_events(engine: Any, harness: Any, wire: Any) -> None:
@@ -52,8 +62,7 @@ async def test_a_stream_without_usage_is_charged_by_its_events(engine: Any, harn
 
     item = await harness(await engine(stream), **tenants(tokens_per_minute=1_000))
     await item.ask(wire.post(wire.chat_body(stream=True), headers=[key()]))
-    left = (await item.ask(wire.get("/v1/models", [key()]))).one("x-ratelimit-remaining-tokens")
-    assert left == str(1_000 - len("hello there") - 300)
+    assert left_of(await item.ask(wire.get("/v1/models", [key()]))) in soon_after(1_000 - len("hello there") - 300)
 
 
 async def test_a_request_that_no_engine_took_costs_no_tokens(engine: Any, harness: Any, wire: Any) -> None:
