@@ -161,6 +161,7 @@ class App:
         Raises:
             ConfigurationError: An address can't be bound.
         """
+        self.recorder.begin()
         self._keep("feeds", self.feeds.run)
         self._keep("index sweep", self._sweep)
         self._keep("proving", self._judge)

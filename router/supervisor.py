@@ -22,6 +22,7 @@ from router.config import RouterConfig
 from router.config_file import load, warnings_of
 from router.config_watch import digests, files_of, follow
 from router.errors import ConfigurationError
+from router.open_files import allow_connections
 from router.reloading import Reloader
 from router.telemetry.logs import setup
 from router.texts import ModelTexts
@@ -51,6 +52,9 @@ def run(args: argparse.Namespace) -> int:
     setup(config.log.level, config.log.format)
     for warning in warnings_of(config):
         LOG.warning(warning)
+    too_few_files = allow_connections(config.limits.connections)
+    if too_few_files is not None:
+        LOG.warning(too_few_files)
     if args.check:
         App(config, texts)
         print(f"{args.config}: fine")

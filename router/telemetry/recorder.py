@@ -18,10 +18,7 @@ class Recorder:
     """Takes note of requests. Every call is synchronous and costs microseconds.
 
     Args:
-        record: The file of a trace to write; None: none.
-
-    Raises:
-        ConfigurationError: It can't be made.
+        record: The file of a trace to write, once it begins; None: none.
     """
 
     def __init__(
@@ -30,7 +27,17 @@ class Recorder:
         self.metrics = metrics
         self.decisions = decisions
         self._access_log = access_log
-        self._trace = RequestTrace(record) if record is not None else None
+        self._record = record
+        self._trace: RequestTrace | None = None
+
+    def begin(self) -> None:
+        """Open what is written to.
+
+        Raises:
+            ConfigurationError: A file can't be made.
+        """
+        if self._record is not None:
+            self._trace = RequestTrace(self._record)
 
     def close(self) -> None:
         """Write all that waits to be written. May block: not for the loop."""
