@@ -118,9 +118,20 @@ class RankAgent:
             self._tasks.append(asyncio.create_task(self._doubts.run(), name=f"doubts {self.unit_id}"))
 
     async def serve(self) -> None:
-        """Register the unit, once the engine's cache was looked at."""
+        """Register the unit, once the engine's cache was looked at.
+
+        Raises:
+            Exception: What ended a task of the unit before that.
+        """
         if self._reader is not None:
-            await self._reader.attached.wait()
+            attached = asyncio.create_task(self._reader.attached.wait())
+            try:
+                await asyncio.wait({attached, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                attached.cancel()
+            for task in self._tasks:
+                if task.done():
+                    task.result()
         self._serving = True
         self._registered = None
         self.refresh()

@@ -99,6 +99,7 @@ class RedisFeed:
         self._drains = drains or Drains(fleet, directory, secret.encode() if secret else None, unix_time)
         self._rates = rates
         self._health = FeedHealth(lease_s)
+        self._roster = roster
         self._watch = MemberWatch(roster, self._health, directory, fleet, prober, metrics, clock)
         self._lanes = LaneReader(fleet, index, roster, self._watch, metrics, self._keys, clock, unix_time, announced)
         self._snapshots = SnapshotLoader(self._lanes, metrics, clock)
@@ -106,7 +107,7 @@ class RedisFeed:
         self._teller = ShortfallTeller(shortfalls or Shortfalls(), roster, metrics, clock)
         self._leases: dict[str, bytes | None] = {}
         self._missing = MissingLeases(self._keys)
-        self._reached = self._registry_fault = self._is_partly_lost = False
+        self._reached = self._registry_fault = self._is_partly_lost = self._answered = False
         self._said: set[str] = set()
         self._failure: str | None = None
         self.ready = asyncio.Event()
@@ -118,9 +119,14 @@ class RedisFeed:
         return self._health.up
 
     def reasons(self) -> list[str]:
-        """Why the first round is not complete; empty once it was, for good: later losses do not empty the index."""
+        """Why the first round is not complete; empty once it was, for good: later losses do not empty the index.
+
+        A router that starts into an outage may know of dead engines alone, so one must have answered.
+        """
         if self.ready.is_set():
-            return []
+            members = self._roster.members.values()
+            self._answered = self._answered or any(member.reached for member in members)
+            return ["redis: no engine of its units has answered yet"] if members and not self._answered else []
         if not self._reached:
             return ["redis: not reached yet" + (f" ({self._failure})" if self._failure else "")]
         units, synced = self._lanes.counts()

@@ -7,6 +7,7 @@ unit's lease is read at once, and that decides. A goodbye counts when the lease 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 
@@ -53,6 +54,7 @@ class MemberWatch:
         self._urls: dict[str, str] = {}
         self._doubted: set[str] = set()
         self._goodbyes: dict[str, int] = {}
+        self._joined = asyncio.Event()
         self.doubts = asyncio.Event()
         """Set while there are units whose leases are to be read at once."""
 
@@ -72,6 +74,8 @@ class MemberWatch:
         for member in list(self._roster.members.values()):
             if self._judge(member, now_s) or member.replica_id in changed:
                 self._announce(member)
+        if self._unasked():
+            self._joined.set()
         for unit_id in asked:
             epoch = self._goodbyes.pop(unit_id, None)
             if epoch is not None and leases.get(unit_id) is None:
@@ -124,7 +128,17 @@ class MemberWatch:
             began_s = self._clock()
             targets = [member for member in self._roster.members.values() if self._needs_probe(member, began_s)]
             await asyncio.gather(*(self._probe(member, gate) for member in targets))
-            await asyncio.sleep(max(0.0, PROBE_EACH_S - (self._clock() - began_s)))
+            while (left_s := began_s + PROBE_EACH_S - self._clock()) > 0:
+                self._joined.clear()
+                # Not wait_for: it may swallow a cancellation that comes with the event.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._joined.wait()
+                await asyncio.gather(*(self._probe(member, gate) for member in self._unasked()))
+
+    def _unasked(self) -> list[Member]:
+        """Members that joined since the last round: they are asked at once."""
+        return [member for member in self._roster.members.values() if not member.reached and not member.failed_probes]
 
     def _needs_probe(self, member: Member, now_s: float) -> bool:
         if not self._health.up or member.goodbyes or member.failed_probes or not member.reached:

@@ -99,3 +99,31 @@ def test_a_redis_without_agents_is_told_of(caplog):
     (record,) = caplog.records
     assert "{prod}:units" in record.getMessage()
     assert "--namespace prod" in record.getMessage()
+
+
+async def test_a_router_that_knows_of_dead_engines_alone_is_not_ready(
+    redis_url, writer, run_feeds, engines, eventually
+):
+    """It starts into an outage: ready once one engine that leases tell of has answered, and for good from there."""
+    engine = await engines()
+    dead, alive = writer("r0/0"), writer("r1/0")
+    await dead.register(url="http://127.0.0.1:1")
+    router = run_feeds(redis=redis_url)
+    await eventually(lambda: router.feeds.redis is not None and router.feeds.redis.ready.is_set())
+    assert router.feeds.reasons() == ["redis: no engine of its units has answered yet"]
+    await alive.register(url=engine.url)
+    await eventually(lambda: router.feeds.reasons() == [])
+    engine.healthy = False
+    await eventually(lambda: router.fleet.replicas["r1"].down_reason is not None)
+    assert router.feeds.reasons() == []
+
+
+async def test_who_joins_is_asked_at_once(redis_url, writer, run_feeds, engines, eventually, monkeypatch):
+    """Without waiting for the next round of probes."""
+    monkeypatch.setattr(watch, "PROBE_EACH_S", 3_600.0)
+    engine = await engines()
+    router = run_feeds(redis=redis_url)
+    await eventually(lambda: router.feeds.redis is not None and router.feeds.redis.ready.is_set())
+    await writer("r0/0").register(url=engine.url)
+    await eventually(lambda: engine.health_asked)
+    await eventually(lambda: router.feeds.reasons() == [])
