@@ -113,7 +113,7 @@ class WeightsConfig(Section):
     running_tokens: float = Field(20.0, ge=0, le=100_000, description="cost of one running request, in prefill tokens")
     price_base: float = Field(1.0, ge=0, le=1_000, description="price of an uncached token on an idle fleet")
     price_per_backlog_s: float = Field(
-        1.5, ge=0, le=1_000, description="added to the price for each second of mean prefill backlog"
+        2.0, ge=0, le=1_000, description="added to the price for each second of mean prefill backlog"
     )
     price_max: float = Field(21.0, ge=0, le=1_000, description="the price never grows over this")
     cpu_tier_share: float = Field(0.8, ge=0, le=1, description="share of a CPU-tier token that counts as saved")
