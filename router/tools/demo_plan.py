@@ -46,7 +46,7 @@ MIX = Mix(
     document=0.25,
     single=0.1,
     chat_shape=ChatShape(
-        systems=8, system_tokens=96, turns=(4, 8), user_tokens=(48, 160), answer_tokens=(24, 48), think_s=(0.5, 1.5)
+        systems=8, system_tokens=48, turns=(4, 8), user_tokens=(48, 160), answer_tokens=(24, 48), think_s=(0.5, 1.5)
     ),
     document_shape=DocumentShape(
         window=16,
