@@ -63,13 +63,15 @@ bench-agent: $(VENV)/.test ## an agent beside 50,000 block events/s: CPU, frame 
 	@$(BIN)/python -m loadtest.bench.agent $(ARGS)
 
 # Two sets of packages share the environment: what the demo needs, and with it what the tests need.
-$(VENV)/.demo: locks/demo.txt pyproject.toml | $(BIN)/python
+NATIVE := native_build.py $(wildcard router/native/*.c)
+
+$(VENV)/.demo: locks/demo.txt pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing what the demo needs into $(VENV)"
 	@$(PIP) install --require-hashes -r locks/demo.txt
 	@$(PIP) install --no-deps --editable .
 	@touch $@
 
-$(VENV)/.test: locks/test.txt pyproject.toml | $(BIN)/python
+$(VENV)/.test: locks/test.txt pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) install --require-hashes -r locks/test.txt
 	@$(PIP) install --no-deps --editable .

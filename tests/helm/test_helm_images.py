@@ -34,12 +34,12 @@ def all_of(image: str, word: str) -> list[str]:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_base_is_pinned_by_argument(image: str) -> None:
-    """Every stage starts from one base that an argument can pin by digest; its default has a full tag, not `latest`."""
-    (argument,) = [rest for word, rest in stages(image)[0] if word == "ARG"]
-    name, _, default = argument.partition("=")
-    tag = default.rpartition(":")[2]
-    assert re.fullmatch(r"3\.\d+-slim-[a-z]+", tag)
-    assert all(rest.split()[0] == f"${{{name}}}" for rest in all_of(image, "FROM"))
+    """Each stage's base is pinned by its argument; both are one Python of one Debian, slim where it is run."""
+    arguments = [rest.partition("=") for word, rest in stages(image)[0] if word == "ARG"]
+    names, tags = [name for name, _, _ in arguments], [default.rpartition(":")[2] for _, _, default in arguments]
+    assert re.fullmatch(r"3\.\d+-slim-[a-z]+", tags[0])
+    assert tags == [tags[0], tags[0].replace("-slim", "")]
+    assert [rest.split()[0] for rest in all_of(image, "FROM")] == [f"${{{name}}}" for name in reversed(names)]
 
 
 @pytest.mark.parametrize("image", IMAGES)
