@@ -129,6 +129,7 @@ class App:
             shortfalls=self.placer.shortfalls,
             limits=self._limits,
             engine_headers=self._engine_key,
+            group=None if seat is None else (seat.load.group, seat.load.number),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()

@@ -20,6 +20,7 @@ _HEAD = struct.Struct("<QQ")
 """Version, rows."""
 _ROW = struct.Struct("<Qqd")
 """xxh64 of the unit's name; requests; uncached prompt tokens."""
+_GROUP_BYTES = 8
 _TABLE_BYTES = _HEAD.size + MAX_UNITS * _ROW.size
 
 Row = tuple[str, int, float]
@@ -29,7 +30,8 @@ Row = tuple[str, int, float]
 def create(workers: int) -> int:
     """Return the descriptor of shared memory for so many workers; whoever inherits it can open it."""
     descriptor = os.memfd_create("warmroute-load")
-    os.ftruncate(descriptor, workers * _TABLE_BYTES)
+    os.ftruncate(descriptor, workers * _TABLE_BYTES + _GROUP_BYTES)
+    os.pwrite(descriptor, os.urandom(_GROUP_BYTES), workers * _TABLE_BYTES)
     return descriptor
 
 
@@ -43,7 +45,10 @@ class SharedLoad:
     """
 
     def __init__(self, descriptor: int, number: int, workers: int) -> None:
-        self._memory = mmap.mmap(descriptor, workers * _TABLE_BYTES)
+        self._memory = mmap.mmap(descriptor, workers * _TABLE_BYTES + _GROUP_BYTES)
+        self.group = self._memory[workers * _TABLE_BYTES :].hex()
+        """What these workers have in common, and no others: a random name."""
+        self.number = number
         self._own = number * _TABLE_BYTES
         self._others = [each * _TABLE_BYTES for each in range(workers) if each != number]
         self._versions: dict[int, int] = dict.fromkeys(self._others, -1)

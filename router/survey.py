@@ -208,7 +208,7 @@ class Surveyor:
                     (blocks - gpu_blocks - cpu_blocks) * block_size,
                     (extend(unit.serial, readable, blocks) if readable else blocks) * block_size,
                     approximate_share if trust is Trust.APPROXIMATE else 1.0,
-                    in_flight.backlog_tokens(now_s) + unit.sibling_tokens,
+                    in_flight.backlog_tokens(now_s) + unit.sibling_tokens + unit.peer_tokens,
                     in_flight.prefill_tokens_per_s,
                     _running(unit, now_s),
                     trust,
@@ -228,8 +228,8 @@ class Surveyor:
 
 
 def _running(unit: Unit, now_s: float) -> int:
-    """Requests at a unit: the router's own, or the engine's own count where others send there too."""
-    load, requests = unit.load, unit.in_flight.requests + unit.sibling_requests
-    if load is None or now_s - load.at_s > FRESH_S:
+    """Requests at a unit: those of all known routers, and those that the engine has from elsewhere."""
+    requests, load = unit.in_flight.requests + unit.sibling_requests + unit.peer_requests, unit.load
+    if not unit.foreign_requests or load is None or now_s - load.at_s > FRESH_S:
         return requests
-    return max(requests, load.running + load.waiting)
+    return requests + unit.foreign_requests

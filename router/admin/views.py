@@ -55,6 +55,8 @@ def _unit_view(unit: Unit, index: PrefixIndex, now_s: float, vouching: Vouching)
         "blocks_age_s": None if unit.blocks_as_of_s is None else round(now_s - unit.blocks_as_of_s, 3),
         "requests": in_flight.requests,
         "backlog_tokens": round(in_flight.backlog_tokens(now_s), 1),
+        "other_routers": {"requests": unit.peer_requests, "backlog_tokens": round(unit.peer_tokens, 1)},
+        "foreign_requests": unit.foreign_requests,
         "prefill_tokens_per_s": round(in_flight.prefill_tokens_per_s, 1),
         "load": None
         if load is None

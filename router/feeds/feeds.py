@@ -13,6 +13,7 @@ from router.errors import ConfigurationError, Problem
 from router.feeds.directory import Directory
 from router.feeds.drains import Drains
 from router.feeds.health import EngineProber
+from router.feeds.load_exchange import LoadExchange
 from router.feeds.rate_exchange import RateExchange
 from router.feeds.redis_feed import LEASE_S, RedisFeed
 from router.feeds.static_feed import StaticFeed
@@ -37,6 +38,8 @@ class Feeds:
         texts: Given the tokenizers that agents publish.
         tls: How to speak to engines at https:// addresses.
         limits: Of tenants, divided among routers through Redis; None: there are no tenants.
+        group: The router's name among routers where several workers serve it, and this worker's number there; None: it
+            is the only process.
         engine_headers: Sent with each question to an engine: their API key. May change.
         probe_timeout_s: An engine that takes longer to answer a probe failed it.
 
@@ -60,6 +63,7 @@ class Feeds:
         shortfalls: Shortfalls | None = None,
         limits: TenantLimits | None = None,
         engine_headers: Mapping[str, str] | None = None,
+        group: tuple[str, int] | None = None,
     ) -> None:
         self._tls = tls
         self._shortfalls = shortfalls
@@ -81,6 +85,10 @@ class Feeds:
         self.directory = Directory(fleet, clock)
         secret = config.registration.secret
         self.drains = Drains(fleet, self.directory, secret.encode() if secret else None)
+        self.loads: LoadExchange | None = None
+        """Where the routers of a fleet tell each other what is in flight; None without Redis."""
+        if config.redis is not None:
+            self.loads = LoadExchange(fleet, config.redis.lanes, clock, metrics, *(group or ()))
         self.static: StaticFeed | None = None
         self.redis: RedisFeed | None = None
         self.begun = asyncio.Event()
@@ -114,6 +122,7 @@ class Feeds:
                         drains=self.drains,
                         shortfalls=self._shortfalls,
                         rates=RateExchange(self._limits) if self._limits is not None else None,
+                        loads=self.loads,
                     )
                     group.create_task(self.redis.run())
 

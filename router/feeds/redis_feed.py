@@ -23,6 +23,7 @@ from router.feeds.directory import Directory
 from router.feeds.drains import Drains
 from router.feeds.health import EngineProber
 from router.feeds.lanes import LaneReader
+from router.feeds.load_exchange import LoadExchange
 from router.feeds.membership import FeedHealth
 from router.feeds.published_texts import PublishedTexts
 from router.feeds.rate_exchange import RateExchange
@@ -66,6 +67,7 @@ class RedisFeed:
         drains: Operators' orders, exchanged with other routers; None: nobody gives any.
         shortfalls: What agents are to be told; None: nothing.
         rates: Tenants' limits, divided with other routers; None: there are none.
+        loads: What is in flight, told to other routers and heard from them; None: nobody tells.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class RedisFeed:
         drains: Drains | None = None,
         shortfalls: Shortfalls | None = None,
         rates: RateExchange | None = None,
+        loads: LoadExchange | None = None,
     ) -> None:
         if config.redis is None:
             raise ValueError("the Redis feed needs `redis` in the configuration")
@@ -98,6 +101,7 @@ class RedisFeed:
         )
         self._drains = drains or Drains(fleet, directory, secret.encode() if secret else None, unix_time)
         self._rates = rates
+        self._loads = loads
         self._health = FeedHealth(lease_s)
         self._roster = roster
         self._watch = MemberWatch(roster, self._health, directory, fleet, prober, metrics, clock)
@@ -140,6 +144,8 @@ class RedisFeed:
             group.create_task(self._follow())
             if self._rates is not None:
                 group.create_task(self._rates.watch())
+            if self._loads is not None:
+                group.create_task(self._loads.watch())
 
     async def _follow(self) -> None:
         pause_s = 0.1
@@ -184,6 +190,8 @@ class RedisFeed:
             group.create_task(self._teller.run(link))
             if self._rates is not None:
                 group.create_task(self._rates.run(link))
+            if self._loads is not None:
+                group.create_task(self._loads.run(link))
 
     async def _lease_rounds(self, link: RedisLink) -> None:
         while True:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import ClusterCrossSlotError
 
 from router.feeds.lane_reads import LaneReads
-from router.kv import doubts
+from router.kv import doubts, router_load
 from router.kv.client.client import RedisClient, RedisError, UnreachableError
 from router.kv.client.faults import is_of_one_key
 from router.kv.keys import FIELD, Keys
@@ -201,6 +201,56 @@ class RedisLink:
         found = await self._run(key, "HGETALL", key)
         pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
         return {name.decode(errors="replace"): value for name, value in pairs}
+
+    async def last_loads(self, lanes: Sequence[int]) -> dict[int, str]:
+        """Return the id of the newest entry of each lane's load stream, `0-0` for none; lanes that are away left out.
+
+        Raises:
+            KeyFaultError: The key is no stream.
+        """
+        keys = [self._keys.load_stream(lane) for lane in lanes]
+        answers = await self._each([(key, ("XREVRANGE", key, "+", "-", "COUNT", 1)) for key in keys])
+        newest = {}
+        for lane, key, answer in zip(lanes, keys, answers, strict=True):
+            if answer is None:
+                raise KeyFaultError(f"{key} is no stream")
+            if answer is not _AWAY:
+                newest[lane] = answer[0][0].decode() if answer else "0-0"
+        return newest
+
+    async def write_loads(self, entries: Mapping[int, bytes]) -> None:
+        """Append to lanes' load streams, and cut them to what is of use. A lane whose node is away is left out.
+
+        Raises:
+            KeyFaultError: The key is no stream.
+        """
+        commands: list[tuple[str, tuple[Any, ...]]] = []
+        for lane, data in entries.items():
+            key = self._keys.load_stream(lane)
+            commands.append((key, ("XADD", key, "MAXLEN", "~", router_load.MAX_ENTRIES, "*", FIELD, data)))
+            commands.append((key, ("EXPIRE", key, router_load.KEEP_S)))
+        if None in await self._each(commands):
+            raise KeyFaultError("a lane's load stream can't be written")
+
+    async def read_loads(self, cursors: Mapping[int, str]) -> dict[int, list[Entry]]:
+        """Return what is new in lanes' load streams, without waiting: one command for all, in a Cluster one each."""
+        if not cursors:
+            return {}
+        lane_of_key = {self._keys.load_stream(lane).encode(): lane for lane in cursors}
+        if self._client.is_spread or self._one_by_one:
+            reads = [
+                (key.decode(), ("XREAD", "COUNT", READ_ENTRIES, "STREAMS", key, cursors[lane]))
+                for key, lane in lane_of_key.items()
+            ]
+            answers = [answer for answer in await self._each(reads) if answer is not _AWAY]
+        else:
+            first = self._keys.load_stream(next(iter(cursors)))
+            command = ("XREAD", "COUNT", READ_ENTRIES, "STREAMS", *lane_of_key, *cursors.values())
+            answers = [await self._run(first, *command)]
+        streams = [
+            pair for answer in answers for pair in (answer.items() if isinstance(answer, dict) else answer or ())
+        ]
+        return {lane_of_key[key]: _entries(entries) for key, entries in streams}
 
     async def snapshot(self, unit: str) -> Snapshot | None:
         """Return the unit's newest snapshot, or None where there is no whole one."""

@@ -119,10 +119,17 @@ class Fleet:
             self._withdraw_unit(unit)
 
     def report_load(self, unit_id: str, load: EngineLoad | None) -> None:
-        """Keep an engine's own figures; None when they could not be had."""
+        """Keep an engine's own figures; None when they could not be had.
+
+        What it counts beyond the requests of all known routers came by other ways, and runs there until it says
+        otherwise: the routers' own count changes with each request, the engine's once in a while.
+        """
         unit = self._units.get(unit_id)
-        if unit is not None:
-            unit.load = load
+        if unit is None:
+            return
+        unit.load = load
+        known = unit.in_flight.requests + unit.sibling_requests + unit.peer_requests
+        unit.foreign_requests = 0 if load is None else max(0, load.running + load.waiting - known)
 
     def mark_draining(self, replica_id: str, draining: bool = True) -> None:
         """Take a replica out of the choice, or put it back, without touching what runs there."""

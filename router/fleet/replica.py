@@ -31,6 +31,9 @@ class Unit:
         in_flight: What the router has placed here and what of it is not computed yet.
         sibling_requests: What the router's other worker processes have placed here.
         sibling_tokens: What of that is not computed yet, in uncached prompt tokens.
+        peer_requests: What the fleet's other routers have placed here, as they told it.
+        peer_tokens: What of that is not computed yet.
+        foreign_requests: Requests that the engine counted in its last figures beyond those of all known routers.
     """
 
     unit_id: str
@@ -49,6 +52,9 @@ class Unit:
     blocks_as_of_s: float | None = None
     sibling_requests: int = 0
     sibling_tokens: float = 0.0
+    peer_requests: int = 0
+    peer_tokens: float = 0.0
+    foreign_requests: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,8 @@
 """What agents and routers may do in Redis: rules for `ACL SETUSER`, with the least rights that each needs. Pure.
 
 An agent writes the keys of its namespace; a router reads them, and writes operators' orders to drain, what agents
-are to be told of missing blocks, and what is asked of it. Neither sees any other key or channel, or may do what
-concerns the server. Scripts run with the rights of their user, so what they call is listed too.
+are to be told of missing blocks, what is asked of it, and what it has in flight. Neither sees any other key or
+channel, or may do what concerns the server. Scripts run with the rights of their user, so what they call is listed too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AGENT = (
 _ROUTER = (
     "get set del",
     "lrange rpush ltrim pexpire",
-    "xread xrange xrevrange",
+    "xread xrange xrevrange xadd",
     "zrevrangebyscore",
     "hset hdel hgetall expire",
 )
@@ -33,7 +33,7 @@ def agent_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
 
 def router_rules(namespace: str = DEFAULT_NAMESPACE) -> str:
     """Return the rules of a router's user, but for its name, `on` and password."""
-    written = f"~{{{namespace}:drain}}:* ~{{{namespace}:doubt}}:* ~{{{namespace}:rates}}:*"
+    written = f"~{{{namespace}:drain}}:* ~{{{namespace}:doubt}}:* ~{{{namespace}:rates}}:* ~{{{namespace}:*}}:load"
     return _rules(f"%R~{{{namespace}:* %R~{{{namespace}}}:units {written}", _ROUTER)
 
 

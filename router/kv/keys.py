@@ -2,6 +2,7 @@
 
     {wr}:units                      sorted set: every unit, scored by Redis' own time in seconds at its last renewal
     {wr:k}:stream                   stream of lane k; each entry has one field `d` = wire.encode(message)
+    {wr:k}:load                     stream of what routers have in flight at lane k's units: router_load.encode(...)
     {wr:k}:epoch:UNIT               string `EPOCH SEQUENCE`, decimal: who may write, and the last batch (the fence)
     {wr:k}:lease:UNIT               string with PX: registration.encode(...)
     {wr:k}:snapshot:UNIT            string: N, the name of the newest whole snapshot (the pointer)
@@ -58,6 +59,10 @@ class Keys:
     def stream(self, lane: int) -> str:
         """Stream of one lane."""
         return f"{{{self.namespace}:{lane}}}:stream"
+
+    def load_stream(self, lane: int) -> str:
+        """Stream of what routers have in flight at one lane's units."""
+        return f"{{{self.namespace}:{lane}}}:load"
 
     def stream_of(self, unit: str) -> str:
         """Stream of a unit's lane."""

@@ -62,6 +62,11 @@ class FleetSeries(Collector):
             replicas,
             lambda replica: sum(self._index.blocks_of(u.slot) for u in replica.units),
         )
+        yield _per_replica(
+            "warmroute_replica_foreign_requests",
+            replicas,
+            lambda replica: sum(u.foreign_requests for u in replica.units),
+        )
         yield from _engine_figures(replicas)
         distinct = _family("warmroute_index_distinct_blocks")
         distinct.add_metric([], self._index.total_blocks)

@@ -238,6 +238,10 @@ class Metrics:
         self._count("warmroute_feed_units", "synced").value = synced
         self._count("warmroute_feed_units", "waiting").value = waiting
 
+    def peers_are(self, count: int) -> None:
+        """So many other routers are heard of."""
+        self._count("warmroute_peer_routers").value = count
+
     def message_read(self, kind: str, count: int = 1) -> None:
         """Messages came from a lane: `batch`, `heartbeat`, `state`, `unknown`, `broken`, `unregistered`."""
         self._count("warmroute_feed_messages_total", kind).value += count

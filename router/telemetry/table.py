@@ -130,6 +130,7 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     # Feeds
     _gauge("feed_up", "Whether the feed hears its source.", "feed", together="min"),
+    _gauge("peer_routers", "Other routers whose requests in flight are heard of through Redis."),
     _gauge("feed_units", "Units that the Redis feed follows, by state: `synced`, `waiting` for a snapshot.", "state"),
     _counter("feed_messages", "Messages read from lanes, by kind.", "kind"),
     _counter("feed_blocks", "Blocks applied to the index from batches and snapshots.", "op"),
@@ -161,6 +162,12 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("replica_requests", "The router's requests in flight there.", "replica", at_scrape=True, together="sum"),
     _gauge(
         "replica_backlog_tokens", "Uncached prompt tokens in flight there.", "replica", at_scrape=True, together="sum"
+    ),
+    _gauge(
+        "replica_foreign_requests",
+        "Requests that the engine counted beyond those of all routers that are heard of.",
+        "replica",
+        at_scrape=True,
     ),
     _gauge("replica_running_requests", "The engine's own figure.", "replica", at_scrape=True),
     _gauge("replica_waiting_requests", "The engine's own figure.", "replica", at_scrape=True),

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from router.kv import doubts, drains, registration, wire
+from router.kv import doubts, drains, registration, router_load, wire
 from router.kv.doubts import Doubt
 from router.kv.drains import Drain
 from router.kv.registration import Engine, RegisteredModel, Registration
@@ -55,6 +55,7 @@ LEASE = Registration(
     text_files={"tokenizer.json": "a" * 64},
 )
 DRAIN = Drain("pod-7", 1_764_500_600.0)
+LOAD = ("0123456789abcdef/0-01234567", [("pod-7/0", 3, 4096.0), (UNIT, 1, 0.0)])
 DOUBT = Doubt(EPOCH, 1.5, HASHES)
 
 
@@ -67,6 +68,7 @@ def recorded() -> dict[str, Any]:
         "lease": registration.encode(LEASE, None).hex(),
         "signed lease": registration.encode(LEASE, SECRET).hex(),
         "drain": drains.encode(DRAIN, SECRET).hex(),
+        "router load": router_load.encode(*LOAD).hex(),
         "doubt": doubts.encode(DOUBT).hex(),
     }
 

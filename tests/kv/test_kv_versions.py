@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.kv import doubts, drains, registration, wire
+from router.kv import doubts, drains, registration, router_load, wire
 from router.kv.wire import Heartbeat, WireError
 
 
@@ -76,6 +76,9 @@ def test_recorded_leases_orders_and_doubts_are_read(recorded: dict[str, Any], ma
     order = drains.decode(bytes.fromhex(recorded["drain"]), made.SECRET, "pod-7", made.DRAIN.until_unix_s - 60)
     assert order == made.DRAIN
     assert doubts.decode(bytes.fromhex(recorded["doubt"])) == made.DOUBT
+    load = router_load.decode(bytes.fromhex(recorded["router load"]))
+    assert load is not None
+    assert (load.router, list(load.rows)) == made.LOAD
 
 
 def of_next_version(data: bytes, *more: Any) -> bytes:
@@ -94,6 +97,9 @@ def test_the_next_versions_messages_are_read(made: ModuleType) -> None:
     assert wire.decode(msgspec.msgpack.encode([wire.WIRE_VERSION + 1, 99, made.UNIT])) is None
     chunks = [of_next_version(chunk, "new") for chunk in made.SNAPSHOT.encode_chunks(1024)]
     assert wire.decode_chunks(chunks).sequence == made.SNAPSHOT.sequence
+    name, rows = made.LOAD
+    newer = msgspec.msgpack.encode([router_load.VERSION + 1, name, [[*row, "new"] for row in rows], "new"])
+    assert router_load.decode(newer) == router_load.decode(router_load.encode(name, rows))
     assert (
         doubts.decode(msgspec.msgpack.encode([2, *msgspec.msgpack.decode(doubts.encode(made.DOUBT))[1:], 1]))
         is not None

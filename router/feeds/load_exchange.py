@@ -1,0 +1,155 @@
+"""Routers tell each other what they have in flight, through a load stream beside each lane's own stream.
+
+A router writes when its figures have changed, at most each `EVERY_S`, and again each `AGAIN_S` while there are any. It
+is known to the others by that, or by an entry without figures each `AGAIN_S`; one that hears of no other writes no
+more than that. Streams are cut to a thousand entries or so: only a router's last one is of use.
+
+A stream of its own, since the lane's own stream belongs to agents: they cut it by their snapshots, judge by its tail
+whether Redis lost something, and nobody else may write to it. Nothing here is on a request's path; where Redis is
+away, figures of other routers end after `peers.GONE_S`, and each router goes on with its own and the engines'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from redis.exceptions import ResponseError
+
+from router.feeds.redis_link import KeyFaultError, RedisLink
+from router.fleet.fleet import Fleet
+from router.fleet.peers import PeerLoads
+from router.kv.keys import lane_of
+from router.kv.router_load import Row, decode, encode
+from router.telemetry.metrics import Metrics
+
+LOG = logging.getLogger("warmroute.feeds")
+EVERY_S = 0.05
+AGAIN_S = 1.0
+ALONE_EVERY_S = 0.5
+"""How often a router that knows of no other looks for one."""
+STEP_TOKENS = 64
+"""Tokens in flight are told in steps of this: they melt all the time."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """What Redis was last told of one lane."""
+
+    rows: tuple[Row, ...] = ()
+    at_s: float = float("-inf")
+
+
+class LoadExchange:
+    """One router's side.
+
+    Args:
+        lanes: How many lanes there are.
+        clock: The fleet's clock, in seconds.
+        metrics: Told how many other routers there are.
+        group: What the workers of one router have in common: they hear of each other by shorter ways; random if left
+            out.
+        number: This worker's.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        lanes: int,
+        clock: Callable[[], float] = time.monotonic,
+        metrics: Metrics | None = None,
+        group: str | None = None,
+        number: int = 0,
+    ) -> None:
+        self._fleet = fleet
+        self._lanes = lanes
+        self._clock = clock
+        self._group = group or os.urandom(8).hex()
+        # A worker that starts again in its seat is another one: what the last one told ends by itself.
+        self._name = f"{self._group}/{number}-{os.urandom(4).hex()}"
+        self._home = lane_of(self._name, lanes)
+        self._written: dict[int, _Written] = {}
+        self._cursors: dict[int, str] = {}
+        self._lane_of: dict[str, int] = {}
+        self._refused: set[str] = set()
+        self._metrics = metrics
+        self.peers = PeerLoads(fleet)
+
+    async def run(self, link: RedisLink) -> None:
+        """Exchange until cancelled. Raises what the link raises when it breaks."""
+        self._written.clear()
+        self._cursors.clear()
+        while True:
+            await self.exchange(link)
+            await asyncio.sleep(EVERY_S if self.peers.routers else ALONE_EVERY_S)
+
+    async def watch(self) -> None:
+        """Let figures end that were not told again, until cancelled; also while Redis is away."""
+        while True:
+            self.peers.settle(self._clock())
+            if self._metrics is not None:
+                self._metrics.peers_are(self.peers.routers)
+            await asyncio.sleep(ALONE_EVERY_S)
+
+    async def exchange(self, link: RedisLink) -> None:
+        """Tell what has changed, and hear what others told."""
+        lanes = range(self._lanes)
+        try:
+            if len(self._cursors) < self._lanes:
+                missing = [lane for lane in lanes if lane not in self._cursors]
+                self._cursors.update(await link.last_loads(missing))
+            now_s = self._clock()
+            due = self._due(now_s)
+            await link.write_loads({lane: encode(self._name, rows) for lane, rows in due.items()})
+            for lane, rows in due.items():
+                self._written[lane] = _Written(rows, now_s)
+            found = await link.read_loads(self._cursors)
+        except (ResponseError, KeyFaultError) as error:
+            self._refuse(str(error))
+            await asyncio.sleep(AGAIN_S)
+            return
+        for lane, entries in found.items():
+            for entry_id, data in entries:
+                self._cursors[lane] = entry_id
+                if data is not None:
+                    self._hear(lane, data)
+        self.peers.settle(self._clock())
+
+    def _hear(self, lane: int, data: bytes) -> None:
+        load = decode(data)
+        if load is not None and load.router.partition("/")[0] != self._group:
+            self.peers.hear(load.router, lane, load.rows, self._clock())
+
+    def _due(self, now_s: float) -> Mapping[int, tuple[Row, ...]]:
+        """Return what Redis is to be told now, by lane."""
+        present: dict[int, list[Row]] = {}
+        if self.peers.routers:
+            for unit in self._fleet.units.values():
+                if unit.in_flight.requests:
+                    tokens = STEP_TOKENS * round(unit.in_flight.backlog_tokens(now_s) / STEP_TOKENS)
+                    row = (unit.unit_id, unit.in_flight.requests, float(tokens))
+                    present.setdefault(self._lane(unit.unit_id), []).append(row)
+        due: dict[int, tuple[Row, ...]] = {}
+        for lane in {*present, *(lane for lane, written in self._written.items() if written.rows), self._home}:
+            rows, written = tuple(present.get(lane, ())), self._written.get(lane) or _Written()
+            if rows != written.rows or ((rows or lane == self._home) and now_s - written.at_s >= AGAIN_S):
+                due[lane] = rows
+        return due
+
+    def _lane(self, unit_id: str) -> int:
+        lane = self._lane_of.get(unit_id)
+        if lane is None:
+            if len(self._lane_of) > 2 * len(self._fleet.units) + 64:
+                self._lane_of.clear()
+            lane = self._lane_of[unit_id] = lane_of(unit_id, self._lanes)
+        return lane
+
+    def _refuse(self, reason: str) -> None:
+        if reason not in self._refused and len(self._refused) < 16:
+            self._refused.add(reason)
+            # Such as rights from before this was written: each router then counts its own, and what engines report.
+            LOG.warning("routers' load can't be shared through Redis: %s", reason)
