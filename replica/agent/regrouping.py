@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from replica.agent.mapping import DIGEST_BYTES, UNNAMED, MappedCopies, MappedLayer, pages_per_block
-from router.kv.events import HASH_MASK, BlockStored
+from replica.agent.block_table import BlockMap
+from replica.agent.mapping import DIGEST_BYTES, UNNAMED, NamedCopies, NamedLayer, names_of, pages_per_block
+from replica.agent.private_state import SavedLayer
+from router.kv.events import HASH_MASK, BlockStored, GroupKind
 from router.kv.extra_keys import ExtraKeys
 from router.kv.hashes import chain_digests
 
@@ -23,25 +25,53 @@ _LOST = 1
 """A page whose beginning is not known. Others have the highest bit of their place set."""
 
 
-class GroupedCopies(MappedCopies):
-    """See the module. Arguments as those of `MappedCopies`, with pages of fewer than 16 tokens."""
+class GroupedLayer(NamedLayer):
+    """Pages, each packed into one integer, and beside them the blocks of ours that they make."""
 
-    grouped = True
+    __slots__ = ()
+
+    def told(self) -> int:
+        """See `LayerCopies`."""
+        return len(self.ends)
+
+    def drop(self, blocks: Sequence[int]) -> tuple[int, list[int]]:
+        """See `LayerCopies`."""
+        pages = sum(page is not None for page in self.held.pop_all(blocks))
+        return pages, names_of([digest for digest in self.ends.pop_all(blocks) if digest is not None])
+
+    def page(self, block: int) -> int | None:
+        """Return a page as it is packed, or None."""
+        packed = self.held.get(block)
+        return None if packed is None else int.from_bytes(packed, "little")
+
+    def dump(self, tier: int, group: int) -> SavedLayer:
+        """See `LayerCopies`."""
+        return SavedLayer(tier, group, int(self.kind), *self.held.dump(), *self.ends.dump(), dict(self.extra))
+
+
+class GroupedCopies(NamedCopies[GroupedLayer]):
+    """See the module. Arguments as those of `NamedCopies`, with pages of fewer than 16 tokens."""
 
     def __init__(self, num_blocks: int | None, page_tokens: int, adapters: Mapping[str, str]) -> None:
         super().__init__(num_blocks, page_tokens, adapters)
         self._pages = pages_per_block(page_tokens)
-        self.words = -(-(_TOKEN_BITS * page_tokens + 1 + _HASH_BITS + _PLACE_BITS) // _HASH_BITS)
+        self._width = -(-(_TOKEN_BITS * page_tokens + 1 + _HASH_BITS + _PLACE_BITS) // _HASH_BITS) * _HASH_BITS // 8
 
-    def _add(self, layer: MappedLayer, event: BlockStored) -> list[int]:
-        held, extra, size = layer.held, layer.extra, event.block_size
+    def _new_layer(self, kind: GroupKind) -> GroupedLayer:
+        return GroupedLayer(kind, BlockMap(self._width), BlockMap(DIGEST_BYTES))
+
+    def _restored(self, kept: SavedLayer) -> GroupedLayer:
+        held, ends = BlockMap(self._width, kept.blocks, kept.numbers), BlockMap(DIGEST_BYTES, kept.named, kept.digests)
+        return GroupedLayer(GroupKind(kept.kind), held, ends)
+
+    def _add(self, layer: GroupedLayer, event: BlockStored) -> list[int]:
+        extra, size = layer.extra, event.block_size
         keys = self.extra_keys(event)
         tokens = event.token_ids if keys is not None and len(event.token_ids) == size * len(event.hashes) else None
         parent, place = event.parent, self._place_after(event.parent)
-        fresh = []
+        fresh: list[int] = []
         for index, block in enumerate(event.hashes):
-            before = held.get(block)
-            self.announced.note(block)
+            before = layer.page(block)
             if before is not None:
                 extra[block] = extra.get(block, 0) + 1
             if not event.token_ids:
@@ -51,11 +81,12 @@ class GroupedCopies(MappedCopies):
                 packed = _LOST if page is None or place < 0 else self._joined(page, place, parent)
             place = -1 if packed == _LOST else _place(packed)
             if before is None or before == _LOST:
-                held.put(block, packed)
+                layer.held.put_all((block,), (packed.to_bytes(self._width, "little"),))
                 self.unnamed += packed == _LOST and before is None
-                if place == self._pages - 1 and (digest := self._digest(block, packed, keys)):
-                    layer.named.put(block, digest)
-                    fresh.append(digest & HASH_MASK)
+                digest = self._digest(block, packed, keys) if place == self._pages - 1 else UNNAMED
+                if digest != UNNAMED:
+                    layer.ends.put_all((block,), (digest,))
+                    fresh += names_of((digest,))
             parent = block
             place = -1 if place < 0 else (place + 1) % self._pages
         return fresh
@@ -69,7 +100,7 @@ class GroupedCopies(MappedCopies):
 
     def _packed(self, block: int) -> int:
         for layer in self._layers.values():
-            packed = layer.held.get(block)
+            packed = layer.page(block)
             if packed is not None and packed != _LOST:
                 return packed
         return _LOST
@@ -79,10 +110,10 @@ class GroupedCopies(MappedCopies):
         flag = 0 if parent is None else 1
         return (((page << 1 | flag) << _HASH_BITS | (parent or 0)) << _PLACE_BITS) | place | 1 << (_PLACE_BITS - 1)
 
-    def _digest(self, block: int, packed: int, keys: ExtraKeys | None) -> int:
-        """Return the digest of the block of ours that ends with a page."""
-        known = self._known(block)
-        if known or keys is None:
+    def _digest(self, block: int, packed: int, keys: ExtraKeys | None) -> bytes:
+        """Return the digest of the block of ours that ends with a page, lowest byte first; `UNNAMED` for none."""
+        known = self.known(block)
+        if known != UNNAMED or keys is None:
             return known
         pages = [packed]
         while _place(pages[-1]) > 0:
@@ -91,12 +122,11 @@ class GroupedCopies(MappedCopies):
                 return UNNAMED
             pages.append(before)
         first = _parent(pages[-1])
-        digest = self._root if first is None else self._known(first)
-        if not digest:
+        after = self._root if first is None else self.known(first)[::-1]
+        if after == UNNAMED:
             return UNNAMED
         tokens = [token for page in reversed(pages) for token in _tokens(page, self.page_tokens)]
-        after = (0, digest.to_bytes(DIGEST_BYTES, "big"))
-        return int.from_bytes(chain_digests(tokens, self.scheme, keys, after=after)[0], "big")
+        return chain_digests(tokens, self.scheme, keys, after=(0, after))[0][::-1]
 
 
 def _pack(tokens: Sequence[int]) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from replica.agent.adapters import Adapter
 from replica.agent.copies import Copies, CopiesOverflowError
-from replica.agent.mapping import MappedCopies, pages_per_block
+from replica.agent.mapping import MappedCopies, NamedCopies, pages_per_block
 from replica.agent.private_state import VERSION, Saved
 from replica.agent.proof import SchemeProof
 from replica.agent.regrouping import GroupedCopies
@@ -27,6 +27,8 @@ SAME_START_S = 0.5
 MAX_GROUPS = 32
 """Cache groups whose block size is told; no engine has nearly as many."""
 
+Named = MappedCopies | GroupedCopies
+"""Copies under names of our own."""
 Payloads = Sequence[tuple[int, bytes]]
 """(sequence, payload) of batches in the order in which they came."""
 
@@ -74,7 +76,7 @@ class UnitState:
         self.unit_id = unit_id
         self.proof = proof
         self.adapters: Mapping[str, str] = {}
-        self.copies: Copies | MappedCopies = Copies(num_blocks)
+        self.copies: Copies | Named = Copies(num_blocks)
         self.reload_due = False
         self.tally = Tally()
         self.life = 0
@@ -105,9 +107,9 @@ class UnitState:
         return self._last
 
     @property
-    def mapped(self) -> MappedCopies | None:
+    def mapped(self) -> Named | None:
         """What it holds under names of our own, where the engine's can't be computed; else None."""
-        return self.copies if isinstance(self.copies, MappedCopies) else None
+        return self.copies if isinstance(self.copies, NamedCopies) else None
 
     def layers(self) -> list[Layer]:
         """Return all that is live."""
@@ -276,10 +278,10 @@ class UnitState:
         self._last = (saved.sequence, saved.fingerprint)
         self._sequencer.accept(saved.sequence, saved.fingerprint)
 
-    def _empty_copies(self, page_tokens: int) -> Copies | MappedCopies:
+    def _empty_copies(self, page_tokens: int) -> Copies | Named:
         if not page_tokens:
             return Copies(self.copies.num_blocks)
-        kind = GroupedCopies if pages_per_block(page_tokens) > 1 else MappedCopies
+        kind: type[Named] = GroupedCopies if pages_per_block(page_tokens) > 1 else MappedCopies
         return kind(self.copies.num_blocks, page_tokens, self.adapters)
 
     def _void(self) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from replica.agent import redis_link
 from replica.agent.adapters.vllm import VllmAdapter
-from replica.agent.copies import MAX_ANNOUNCED
 from replica.agent.doubts import DoubtReader
+from replica.agent.last_announced import MAX_ANNOUNCED
 from replica.agent.mapping import own_scheme
 from replica.agent.metrics import AgentMetrics
 from replica.agent.proof import SchemeProof
