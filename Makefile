@@ -84,8 +84,9 @@ $(BIN)/python:
 bench-redis: $(VENV)/.test ## bytes that a block takes in Redis, in snapshots and in streams (limits: 24 and 16)
 	@$(BIN)/python -m router.tools.bench_redis $(ARGS)
 
-docs: $(VENV)/.test ## write the reference tables of README.md anew
+docs: $(VENV)/.test ## write the reference tables of README.md and the chart's schema anew
 	@$(BIN)/python -m router.tools.reference README.md
+	@$(BIN)/python -m router.tools.chart_schema helm/values.schema.json
 
 lock: ## resolve locks/*.txt anew from pyproject.toml
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv

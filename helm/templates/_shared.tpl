@@ -71,6 +71,15 @@
 {{- if and (not .Values.valkey.enabled) (not .Values.redis.urlSecret.name) -}}
 {{- fail "redis.urlSecret: name the Secret that holds the Redis URL (valkey.enabled is false), as {name: redis, key: url}" -}}
 {{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "ingress.hosts: name at least one host (ingress.enabled is true), as [llm.example.org]" -}}
+{{- end -}}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
+{{- fail "httpRoute.parentRefs: name at least one gateway (httpRoute.enabled is true), as [{name: gateway}]" -}}
+{{- end -}}
+{{- if and .Values.router.autoscaling.enabled (gt (int .Values.router.autoscaling.minReplicas) (int .Values.router.autoscaling.maxReplicas)) -}}
+{{- fail (printf "router.autoscaling: minReplicas (%d) is over maxReplicas (%d)" (int .Values.router.autoscaling.minReplicas) (int .Values.router.autoscaling.maxReplicas)) -}}
+{{- end -}}
 {{- if and (hasPrefix "xxhash" .Values.kvCache.hashAlgorithm) (not .Values.kvCache.hashSeed) -}}
 {{- fail (printf "kvCache.hashSeed: %s has a random root in each engine unless a seed is set" .Values.kvCache.hashAlgorithm) -}}
 {{- end -}}

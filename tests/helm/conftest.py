@@ -87,73 +87,9 @@ def render(run_helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
     return lambda values=None: copy.deepcopy(rendered(json.dumps(values)))
 
 
-MODEL = {"name": "tiny", "source": "tiny/model"}
 VALUE_SETS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "two_models_and_pools": {
-        "models": [
-            {**MODEL, "maxModelLen": 8192, "tokenizer": {"volume": {"configMap": {"name": "t"}}, "path": "tiny"}},
-            {
-                "name": "org/Large",
-                "source": "large",
-                "weights": {"volume": {"persistentVolumeClaim": {"claimName": "w"}}},
-            },
-        ],
-        "pools": [
-            {"name": "small", "model": "tiny", "replicas": 3, "gpus": 0, "args": ["--enforce-eager"]},
-            {
-                "name": "large",
-                "model": "org/Large",
-                "gpus": 4,
-                "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "WARNING"}],
-                "nodeSelector": {"gpu": "h100"},
-                "tolerations": [{"key": "gpu", "operator": "Exists"}],
-                "affinity": {"nodeAffinity": {}},
-            },
-        ],
-    },
-    "external_redis": {
-        "valkey": {"enabled": False},
-        "redis": {
-            "urlSecret": {"name": "redis", "key": "url"},
-            "filesSecret": "redis-files",
-            "port": 6380,
-            "otherPorts": [26379],
-        },
-        "registration": {"secret": {"name": "signing", "key": "key"}},
-    },
-    "all_off": {
-        "models": [MODEL],
-        "pools": [],
-        "podDisruptionBudget": {"enabled": False},
-        "networkPolicy": {"enabled": False},
-        "serviceAccount": {"create": False, "name": "theirs"},
-        "router": {"replicas": 1, "config": {"replicas": [{"url": "http://engine:8000"}]}},
-    },
-    "all_on": {
-        "nameOverride": "warm",
-        "fullnameOverride": "lb",
-        "imagePullSecrets": [{"name": "pull"}],
-        "ipFamily": "IPv6",
-        "kvCache": {"blockSize": 32, "hashAlgorithm": "xxhash_cbor", "hashSeed": "7"},
-        "engine": {"hubToken": {"name": "hub", "key": "token"}, "image": {"digest": "sha256:" + "0" * 64}},
-        "networkPolicy": {
-            "clients": [{"namespaceSelector": {"matchLabels": {"apps": "yes"}}}],
-            "monitoring": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
-            "routerEgress": [{"ports": [{"port": 8000}]}],
-        },
-        "router": {
-            "config": {"placement": {"policy": "least-loaded"}, "timeouts": {"total_s": 60}, "log": {"level": "error"}},
-            "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
-            "nodeSelector": {"a": "b"},
-            "tolerations": [{"operator": "Exists"}],
-            "affinity": {"nodeAffinity": {}},
-        },
-        "serviceAccount": {"annotations": {"a": "b"}},
-        "podAnnotations": {"a": "b"},
-        "podLabels": {"c": "d"},
-        "grace": {"announceSeconds": 10, "drainSeconds": 600},
-    },
+    file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
+    for file in (Path(__file__).parent / "values").glob("*.yaml")
 }
 
 

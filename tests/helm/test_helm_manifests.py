@@ -8,9 +8,11 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import yaml
 
 from replica.agent import command, settings
@@ -25,8 +27,18 @@ def of_kind(manifests: Manifests, *kinds: str) -> Manifests:
     return [manifest for manifest in manifests if manifest["kind"] in kinds]
 
 
+def labels_of(manifest: dict[str, Any]) -> dict[str, str]:
+    return dict(manifest["metadata"]["labels"])
+
+
 def named(manifests: Manifests, kind: str, name: str) -> dict[str, Any]:
     return next(m for m in manifests if m["kind"] == kind and m["metadata"]["name"] == name)
+
+
+def pods(manifests: Manifests) -> Manifests:
+    """The pods that are made, as {metadata, spec}: of workloads, and those of hooks."""
+    made = [workload["spec"]["template"] for workload in of_kind(manifests, *WORKLOADS)]
+    return made + of_kind(manifests, "Pod")
 
 
 def container(workload: dict[str, Any], name: str) -> dict[str, Any]:
@@ -47,8 +59,14 @@ def engines(manifests: Manifests) -> Manifests:
 
 
 def router_config(manifests: Manifests) -> dict[str, Any]:
-    (file,) = of_kind(manifests, "ConfigMap")
+    (file,) = (m for m in of_kind(manifests, "ConfigMap") if m["metadata"]["name"].endswith("-router"))
     return dict(yaml.safe_load(file["data"]["router.yaml"]))
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Who signs certificates here."""
+    return trustme.CA()
 
 
 def test_lint_finds_nothing(run_helm: Callable[..., Any], value_set: dict[str, Any]) -> None:
@@ -67,8 +85,8 @@ def test_names_are_unique_and_valid(render: Render, value_set: dict[str, Any]) -
 
 def test_pods_pass_the_restricted_standard(render: Render, value_set: dict[str, Any]) -> None:
     """Every pod meets the restricted Pod Security Standard, and beyond it has a read-only root and no token."""
-    for workload in of_kind(render(value_set), *WORKLOADS):
-        pod = workload["spec"]["template"]["spec"]
+    for made in pods(render(value_set)):
+        pod = made["spec"]
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -84,53 +102,81 @@ def test_pods_pass_the_restricted_standard(render: Render, value_set: dict[str, 
             "projected",
             "secret",
         }
-        assert all(volume.keys() - {"name"} <= allowed for volume in pod["volumes"])
+        assert all(volume.keys() - {"name"} <= allowed for volume in pod.get("volumes", []))
         for part in pod["containers"] + pod.get("initContainers", []):
             context = part["securityContext"]
             assert context["allowPrivilegeEscalation"] is False
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert context["readOnlyRootFilesystem"] is True
             assert "privileged" not in context
-            assert all("hostPort" not in port for port in part["ports"])
+            assert all("hostPort" not in port for port in part.get("ports", []))
             assert part["resources"]["requests"], "a pod without requests is evicted first"
 
 
 def test_selectors_find_the_pods(render: Render, value_set: dict[str, Any]) -> None:
     """Every workload, Service, budget and network policy selects pods that the chart makes; ports are real."""
     manifests = render(value_set)
-    pods = [workload["spec"]["template"] for workload in of_kind(manifests, *WORKLOADS)]
+    made = pods(manifests)
     has_pool = bool(engines(manifests))
     for manifest in manifests:
         spec = manifest.get("spec", {})
+        if manifest["kind"] == "ServiceMonitor":
+            found = [
+                m
+                for m in of_kind(manifests, "Service")
+                if labels_of(m).items() >= spec["selector"]["matchLabels"].items()
+            ]
+            assert [service["metadata"]["name"] for service in found] == ["wr-warmroute-router-admin"]
+            continue
         selector = spec.get("podSelector", spec.get("selector"))
         if selector is None or (not has_pool and manifest["metadata"]["name"].endswith("-replica")):
             continue
         labels = selector.get("matchLabels", selector)
-        found = [pod for pod in pods if labels.items() <= pod["metadata"]["labels"].items()]
+        found = [pod for pod in made if labels.items() <= pod["metadata"]["labels"].items()]
         assert found, manifest["metadata"]["name"]
-        ports = {port["name"] for pod in found for part in pod["spec"]["containers"] for port in part["ports"]}
+        ports = {port["name"] for pod in found for part in pod["spec"]["containers"] for port in part.get("ports", [])}
         if manifest["kind"] == "Service":
             assert all(port["targetPort"] in ports for port in spec["ports"])
 
 
 def test_mounts_have_volumes(render: Render, value_set: dict[str, Any]) -> None:
     """Every mounted volume is defined once, and every defined one is mounted."""
-    for workload in of_kind(render(value_set), *WORKLOADS):
-        pod = workload["spec"]["template"]["spec"]
-        volumes = [volume["name"] for volume in pod["volumes"]]
-        mounted = {mount["name"] for part in pod["containers"] for mount in part["volumeMounts"]}
+    for made in pods(render(value_set)):
+        pod = made["spec"]
+        volumes = [volume["name"] for volume in pod.get("volumes", [])]
+        mounted = {mount["name"] for part in pod["containers"] for mount in part.get("volumeMounts", [])}
         assert sorted(mounted) == sorted(volumes)
 
 
-def test_router_config_loads(render: Render, value_set: dict[str, Any]) -> None:
-    """The router accepts the file in the ConfigMap with the environment of its pod, and binds what the pod declares."""
+def mounted_files(workload: dict[str, Any], root: Path, authority: trustme.CA) -> None:
+    """Lay out below `root` what the pod's Secrets bring as files, each with content of its kind."""
+    pod = workload["spec"]["template"]["spec"]
+    certificate = authority.issue_cert("router")
+    contents = {
+        "tls.crt": certificate.cert_chain_pems[0].bytes(),
+        "tls.key": certificate.private_key_pem.bytes(),
+        "ca.crt": authority.cert_pem.bytes(),
+        "tenants.yaml": b"- {name: a, keys: ['" + b"0" * 64 + b"']}\n",
+    }
+    secrets = {volume["name"]: volume["secret"] for volume in pod["volumes"] if "secret" in volume}
+    for mount in container(workload, "router")["volumeMounts"]:
+        for item in secrets.get(mount["name"], {}).get("items", []):
+            file = root / mount["mountPath"].lstrip("/") / item["path"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(contents.get(item["path"], b"x" * 48))
+
+
+def test_router_config_loads(render: Render, value_set: dict[str, Any], tmp_path: Path, authority: trustme.CA) -> None:
+    """The router accepts the file in the ConfigMap in its pod: environment, mounted Secrets, and the ports declared."""
     manifests = render(value_set)
     (router,) = (w for w in of_kind(manifests, "Deployment") if w["metadata"]["name"].endswith("-router"))
     part = container(router, "router")
     secrets = {"WARMROUTE_REDIS__URL": "rediss://u:p@redis:6380/0", "WARMROUTE_REGISTRATION__SECRET": "x" * 48}
     variables = {name for name in environment(part) if name.startswith(config_file.PREFIX)}
     assert variables == secrets.keys()
-    loaded = config_file.parse(router_config(manifests), secrets)
+    mounted_files(router, tmp_path, authority)
+    text = json.dumps(router_config(manifests)).replace("/etc/warmroute/secrets", f"{tmp_path}/etc/warmroute/secrets")
+    loaded = config_file.parse(json.loads(text), secrets)
     ports = {port["name"]: port["containerPort"] for port in part["ports"]}
     assert config.split_address(loaded.listen)[1] == ports["http"] == 8080
     assert loaded.admin.listen is not None
@@ -195,7 +241,9 @@ def test_events_stay_in_the_pod(render: Render, value_set: dict[str, Any]) -> No
     for workload in engines(render(value_set)):
         events = json.loads(flags(container(workload, "engine"))["--kv-events-config"])
         for key in ("endpoint", "replay_endpoint"):
-            assert events[key].startswith("ipc:///run/kv-events/")
+            # Ranks need TCP; no policy opens those ports (test_who_reaches_whom).
+            is_local = events[key].startswith("ipc:///run/kv-events/")
+            assert is_local is ("--data-parallel-size" not in flags(container(workload, "engine")))
         for name in ("engine", "agent"):
             mounts = {m["mountPath"]: m["name"] for m in container(workload, name)["volumeMounts"]}
             assert mounts["/run/kv-events"] == "kv-events"
@@ -297,6 +345,8 @@ def test_external_redis_has_no_valkey(render: Render, value_sets: dict[str, Any]
         "secretKeyRef": {"name": "signing", "key": "key"}
     }
     for policy in of_kind(manifests, "NetworkPolicy"):
+        if policy["metadata"]["name"].endswith("-test"):
+            continue
         assert {"ports": [{"port": 6380}, {"port": 26379}]} in policy["spec"]["egress"]
 
 
@@ -323,7 +373,7 @@ def test_who_reaches_whom(render: Render, name: str, callers: set[str]) -> None:
 def test_admin_is_closed_until_someone_is_named(render: Render, value_sets: dict[str, Any]) -> None:
     """The admin port is open to nobody by default, and to the named peers only when there are some."""
     closed = named(render(), "NetworkPolicy", "wr-warmroute-router")["spec"]["ingress"]
-    assert closed == [{"ports": [{"port": 8080}]}]
+    assert [rule["ports"] for rule in closed] == [[{"port": 8080}], [{"port": 8080}]]
     opened = named(render(value_sets["all_on"]), "NetworkPolicy", "lb-router")["spec"]["ingress"]
     peers = value_sets["all_on"]["networkPolicy"]["monitoring"]
     assert [rule["from"] for rule in opened if {"port": 9090} in rule["ports"]] == [peers]

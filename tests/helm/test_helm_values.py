@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from router.tools import chart_schema
+
 CHART = Path(__file__).parents[2] / "helm"
 MODEL = {"name": "tiny", "source": "tiny/model"}
 POOL = {"name": "main", "model": "tiny"}
@@ -48,6 +50,33 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "listen in the config": ({"router": {"config": {"listen": "x"}}}, "additional properties 'listen' not allowed"),
     "digest": ({"router": {"image": {"digest": "sha256:abc"}}}, "at '/router/image/digest'"),
     "account": ({"serviceAccount": {"create": False}}, "serviceAccount.name: name the account that exists"),
+    "weight's name": (
+        {"router": {"config": {"placement": {"weights": {"prise_base": 1}}}}},
+        "at '/router/config/placement/weights': additional properties 'prise_base' not allowed",
+    ),
+    "weight's range": (
+        {"router": {"config": {"placement": {"weights": {"price_max": -1}}}}},
+        "at '/router/config/placement/weights/price_max': minimum: got -1, want 0",
+    ),
+    "ranks without their share": (
+        {"models": [MODEL], "pools": [{**POOL, "gpus": 4, "dataParallel": 3}]},
+        "pools.main: 4 GPUs can't be shared by 3 data parallel ranks",
+    ),
+    "scaling's bounds": (
+        {"models": [MODEL], "pools": [{**POOL, "autoscaling": {"kind": "keda", "minReplicas": 3, "maxReplicas": 2}}]},
+        "pools.main.autoscaling: minReplicas (3) is over maxReplicas (2)",
+    ),
+    "scaling on TTFT without Prometheus": (
+        {"models": [MODEL], "pools": [{**POOL, "autoscaling": {"kind": "keda", "maxReplicas": 2, "ttftSeconds": 1}}]},
+        "pools.main.autoscaling.ttftSeconds needs monitoring.prometheusUrl",
+    ),
+    "kind of scaling": (
+        {"models": [MODEL], "pools": [{**POOL, "autoscaling": {"kind": "vpa", "maxReplicas": 2}}]},
+        "at '/pools/0/autoscaling/kind': value must be one of 'keda', 'hpa'",
+    ),
+    "ingress without a host": ({"ingress": {"enabled": True}}, "ingress.hosts: name at least one host"),
+    "route without a gateway": ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: name at least one gateway"),
+    "admin token without a key": ({"router": {"adminToken": {"name": "x"}}}, "'key' required, if 'name' exists"),
     "kind of number": ({"router": {"replicas": "two"}}, "at '/router/replicas': got string, want integer"),
 }
 
@@ -75,27 +104,33 @@ def leaves(values: dict[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
-def table() -> dict[str, str]:
-    """Value to default, from the README's table."""
+def table() -> dict[str, tuple[str, str]]:
+    """Value to default and meaning, from the README's table."""
     text = (CHART / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-zA-Z.\[\], ]+)` \| (.*?) \| .* \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-zA-Z.\[\], ]+)` \| (.*?) \| (.*) \|$", text, re.MULTILINE)
     found = {}
-    for names, default in rows:
+    for names, default, meaning in rows:
         first, *more = names.split(", ")
-        found[first] = default
-        found |= {first.rpartition(".")[0] + name: default for name in more}
+        found[first] = (default, meaning)
+        found |= {first.rpartition(".")[0] + name: (default, meaning) for name in more}
     return found
+
+
+def is_told(name: str, rows: dict[str, tuple[str, str]]) -> bool:
+    """Whether the value has a row, or is below one that a row lists as one of its `{a, b}`."""
+    parent, _, key = name.rpartition(".")
+    listed = re.findall(r"\w+", "".join(re.findall(r"`\{(.*?)\}`", rows.get(parent, ("", ""))[1])))
+    return name in rows or key in listed or ("." in parent and is_told(parent, rows))
 
 
 def test_readme_names_every_value() -> None:
     """Every value of values.yaml is in the table, with the same default where the table quotes one."""
     values = leaves(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))
     rows = table()
-    missing = [name for name in values if name not in rows]
-    assert not missing
+    assert [name for name in values if not is_told(name, rows)] == []
     for name, default in values.items():
-        if rows[name].startswith("`") and name.rpartition(".")[2] not in ("image", "resources"):
-            assert yaml.safe_load(rows[name].strip("`")) == default, name
+        if name in rows and rows[name][0].startswith("`") and name.rpartition(".")[2] not in ("image", "resources"):
+            assert yaml.safe_load(rows[name][0].strip("`")) == default, name
 
 
 def test_readme_names_nothing_else() -> None:
@@ -105,6 +140,12 @@ def test_readme_names_nothing_else() -> None:
         node = schema
         for key in name.replace("[]", ".[]").split("."):
             node = node["items"] if key == "[]" else node["properties"][key]
+
+
+def test_router_config_is_checked_as_the_router_checks_it() -> None:
+    """The schema of `router.config` is made from the router's own types (`make docs` writes it)."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    assert schema["properties"]["router"]["properties"]["config"] == chart_schema.config_schema()
 
 
 def test_notes_tell_what_to_try(run_helm: Callable[..., Any]) -> None:
