@@ -1,7 +1,7 @@
 """The part of helm/values.schema.json that is the router's own configuration, from the configuration's types.
 
-`router.config` of the chart's values goes into the router's file, so that a mistake there fails `helm install` and not a
-pod that won't start. What the chart sets itself (addresses, models, Redis, secrets, times of leaving) is left out.
+`router.config` of the chart's values goes into the router's file: a mistake there is to fail `helm install`, not a pod.
+What the chart sets itself (addresses, models, Redis, secrets, times of leaving) is left out.
 
     python -m router.tools.chart_schema helm/values.schema.json    write it anew
 """

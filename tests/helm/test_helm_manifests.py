@@ -20,6 +20,7 @@ from router import config, config_file
 
 Manifests = list[dict[str, Any]]
 Render = Callable[..., Manifests]
+API_KEY = settings.API_KEY_VARIABLE
 WORKLOADS = ("Deployment", "StatefulSet")
 
 
@@ -193,7 +194,7 @@ def test_agent_accepts_its_arguments(render: Render, value_set: dict[str, Any]) 
         for variable, value in pod.items():
             arguments = [argument.replace(variable, value) for argument in arguments]
         secrets = {settings.REDIS_VARIABLE: "redis://:p@redis:6379/0", settings.SECRET_VARIABLE: "x" * 48}
-        assert secrets.keys() == {name for name in environment(part) if name.startswith("WARMROUTE_")}
+        assert secrets.keys() == {name for name in environment(part) if name.startswith("WARMROUTE_")} - {API_KEY}
         parser = argparse.ArgumentParser()
         command.configure(parser)
         loaded = settings.from_args(parser.parse_args(arguments), secrets)
@@ -350,17 +351,6 @@ def test_external_redis_has_no_valkey(render: Render, value_sets: dict[str, Any]
         assert {"ports": [{"port": 6380}, {"port": 26379}]} in policy["spec"]["egress"]
 
 
-def test_files_that_the_redis_url_names_are_mounted(render: Render, value_sets: dict[str, Any]) -> None:
-    """The Secret of `redis.filesSecret` is at /etc/warmroute/redis in routers and agents, and in nobody else."""
-    manifests = render(value_sets["external_redis"])
-    for deployment in of_kind(manifests, "Deployment"):
-        pod = deployment["spec"]["template"]["spec"]
-        assert {"name": "redis-files", "secret": {"secretName": "redis-files"}} in pod["volumes"]
-        for part in pod["containers"]:
-            mounted = [mount["mountPath"] for mount in part["volumeMounts"] if mount["name"] == "redis-files"]
-            assert mounted == (["/etc/warmroute/redis"] if part["name"] in ("router", "agent") else [])
-
-
 @pytest.mark.parametrize(("name", "callers"), [("replica", {"router"}), ("valkey", {"router", "replica"})])
 def test_who_reaches_whom(render: Render, name: str, callers: set[str]) -> None:
     """Engines are reached from routers alone, Valkey from routers and agents alone."""
@@ -387,12 +377,16 @@ def test_switches_turn_parts_off(render: Render, value_sets: dict[str, Any]) -> 
     assert router["spec"]["template"]["spec"]["serviceAccountName"] == "theirs"
 
 
-def test_config_change_rolls_the_routers(render: Render) -> None:
-    """Another router configuration is another pod template; the same one is the same."""
+def test_only_what_is_read_once_rolls_the_routers(render: Render) -> None:
+    """Running routers take over a change of weights; another block size, which they read once, is another template."""
 
     def checksum(values: dict[str, Any]) -> str:
         router = named(render(values), "Deployment", "wr-warmroute-router")
         return str(router["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
 
-    assert checksum({}) == checksum({})
+    def with_config(config: dict[str, Any]) -> dict[str, Any]:
+        return {"router": {"config": config}}
+
+    assert checksum({}) == checksum(with_config({"placement": {"weights": {"price_max": 5}}}))
     assert checksum({}) != checksum({"kvCache": {"blockSize": 32}})
+    assert checksum({}) != checksum(with_config({"workers": 2}))

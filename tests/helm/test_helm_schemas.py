@@ -1,4 +1,4 @@
-"""Every manifest against Kubernetes' own schemas, of its oldest, a middle and its newest version; custom resources too."""
+"""Every manifest against Kubernetes' own schemas (oldest, middle, newest version), custom resources against theirs."""
 
 from __future__ import annotations
 
