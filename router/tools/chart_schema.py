@@ -44,7 +44,7 @@ _LEFT_OUT = ("title", "default")
 def config_schema() -> dict[str, Any]:
     """Return the JSON schema of `router.config`, without references."""
     whole = RouterConfig.model_json_schema()
-    schema = _resolved({key: value for key, value in whole.items() if key != "$defs"}, whole["$defs"])
+    schema: dict[str, Any] = _resolved({key: value for key, value in whole.items() if key != "$defs"}, whole["$defs"])
     schema.pop("required")  # the chart brings the models
     for path in CHART_SETS:
         *sections, key = path.split(".")
