@@ -103,6 +103,7 @@ class App:
             time.time,
             self.proving,
             trace=_trace_of(config),
+            on_shadow=self.metrics.shadow_compared,
         )
         self.reader = PromptReader(self._text_for, self._max_model_len_for, texts.token_cache)
         self.metrics.register(CacheSeries(texts.token_cache, self.reader.memo))

@@ -1,7 +1,7 @@
 """What the router's configuration may hold: every key with its type, range, default and meaning.
 
-Times are seconds (`_s`), sizes bytes (`_bytes`), lengths tokens (`_tokens`). What each weight trades is told in
-README.md. `config_file.py` reads the file and checks what no single key shows.
+Times are seconds (`_s`), sizes bytes (`_bytes`), lengths tokens (`_tokens`). `config_file.py` reads the file and checks
+what no single key shows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from router.config_bounds import LimitsConfig, RetryConfig, TimeoutsConfig
 from router.config_clients import CorsConfig, ForwardedConfig
 from router.config_names import SplitTarget
+from router.config_placement import PlacementConfig
 from router.config_section import Section
 from router.config_tenants import IsolationConfig, TenantConfig, UpstreamConfig
 from router.config_tls import ListenTlsConfig
@@ -46,16 +47,6 @@ DEFAULT_PATHS = (
 OWN_PATHS = ("/healthz", "/readyz", "/metrics", "/admin")
 """Health, metrics and admin; so is all under /admin/."""
 _PATH = re.compile(r"/[!-~]*\Z")
-POLICIES = (
-    "cost",
-    "longest-prefix",
-    "least-loaded",
-    "consistent-hash",
-    "power-of-two",
-    "round-robin",
-    "random",
-)
-Policy = Literal["cost", "longest-prefix", "least-loaded", "consistent-hash", "power-of-two", "round-robin", "random"]
 
 
 class ModelConfig(Section):
@@ -105,35 +96,6 @@ class ReplicaConfig(Section):
         if value is not None and not value.isprintable():
             raise ValueError("must have no control characters: it is sent in a header and written to logs")
         return value
-
-
-class WeightsConfig(Section):
-    """What the `cost` policy adds up, in prefill tokens."""
-
-    running_tokens: float = Field(20.0, ge=0, le=100_000, description="cost of one running request, in prefill tokens")
-    price_base: float = Field(1.0, ge=0, le=1_000, description="price of an uncached token on an idle fleet")
-    price_per_backlog_s: float = Field(
-        2.0, ge=0, le=1_000, description="added to the price for each second of mean prefill backlog"
-    )
-    price_max: float = Field(21.0, ge=0, le=1_000, description="the price never grows over this")
-    cpu_tier_share: float = Field(0.8, ge=0, le=1, description="share of a CPU-tier token that counts as saved")
-    disk_tier_share: float = Field(0.5, ge=0, le=1, description="share of a disk-tier token that counts as saved")
-    approximate_share: float = Field(
-        0.9, ge=0, le=1, description="share of a match that counts under APPROXIMATE trust"
-    )
-
-
-class PlacementConfig(Section):
-    """How a replica is chosen."""
-
-    policy: Policy = Field("cost", description="one of: " + ", ".join(POLICIES))
-    weights: WeightsConfig = Field(default_factory=WeightsConfig)  # type: ignore[arg-type]
-    tie_tokens: float = Field(64.0, ge=0, le=1_000_000, description="candidates this near to the lowest cost tie")
-    owner_blocks: int = Field(4, ge=1, le=1_024, description="leading blocks that name a prompt's owner on the ring")
-    prefill_tokens_per_s: float = Field(
-        8_000.0, gt=0, le=10_000_000, description="prefill speed assumed until a replica's own is learned"
-    )
-    event_lag_s: float = Field(0.2, ge=0, le=60, description="expected blocks outlive the first token by this")
 
 
 class AdminConfig(Section):

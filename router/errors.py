@@ -5,8 +5,8 @@
     |-- RequestError               the client can fix it (4xx)
     |   |-- MalformedRequestError, PathNotFoundError, MethodNotAllowedError, ModelNotFoundError,
     |   |   ReplicaNotFoundError, BodyTooLargeError, HeadersTooLargeError, UpgradeRefusedError, RequestTimeoutError,
-    |   |   InvalidApiKeyError, RateLimitedError, TenantQueueFullError, PriorityRefusedError, AmbiguousBodyError,
-    |   |   CacheSaltRefusedError, IsolationUnsupportedError, UnsupportedEncodingError
+    |   |   InvalidApiKeyError, RateLimitedError, TenantQueueFullError, PriorityRefusedError, PolicyRefusedError,
+    |   |   AmbiguousBodyError, CacheSaltRefusedError, IsolationUnsupportedError, UnsupportedEncodingError
     |-- ServiceError               the fleet or the router can't serve it now (5xx)
         |-- NoReplicaError (NoRoomError), QueueFullError, QueueTimeoutError, OverloadedError, DrainingError,
             ConnectError, UpstreamBrokenError, UpstreamTimeoutError
@@ -173,6 +173,12 @@ class PriorityRefusedError(RequestError):
     """The tenant's requests may not ask for this `priority` (`tenants[].priority_min`, `priority_max`)."""
 
     code = "priority_refused"
+
+
+class PolicyRefusedError(RequestError):
+    """`x-warmroute-policy` names no policy, or none that requests may ask for (`placement.request_policies`)."""
+
+    code = "policy_refused"
 
 
 class AmbiguousBodyError(RequestError):

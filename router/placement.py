@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from router.config import PlacementConfig
+from router.config_placement import PlacementConfig
 from router.errors import NoReplicaError, NoRoomError
 from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
@@ -25,9 +25,12 @@ from router.index.prefix_index import PrefixIndex
 from router.index.shortfalls import Shortfalls
 from router.proving import Evidence, Proving
 from router.request.prompt import Prompt
+from router.scheduling.affinity import REASON, Affinity
 from router.scheduling.decision import Decision, Outcome
 from router.scheduling.pickers import Choice
 from router.scheduling.policies import Pick, Profile
+from router.scheduling.shadow import Shadow
+from router.scheduling.wishes import NO_WISHES, Wishes
 from router.survey import Survey, Surveyor
 
 SUCCESS = range(200, 300)
@@ -63,6 +66,7 @@ class Placer:
         rng: The only source of chance.
         unix_time: Wall clock for Decisions; nothing is measured with it.
         proving: Holds predictions against what units announce; None where nobody tells of announcements.
+        on_shadow: Told of each request that was scored under other weights too; see `Shadow`.
         trace: Makes what is kept of a prompt with its Decision, from its chain and block size; None: nothing is kept.
     """
 
@@ -77,6 +81,7 @@ class Placer:
         unix_time: Callable[[], float],
         proving: Proving | None = None,
         trace: Callable[[Prompt, Sequence[int], int], dict[str, Any] | None] | None = None,
+        on_shadow: Callable[[bool, int, int], None] | None = None,
     ) -> None:
         self._fleet = fleet
         self._index = index
@@ -90,6 +95,11 @@ class Placer:
         self._unix_time = unix_time
         self._trace = trace
         self._profile = Profile(config)
+        self._others: dict[str, Profile] = {}
+        self._affinity = Affinity(config.affinity) if config.affinity is not None else None
+        self._on_shadow = on_shadow
+        self.shadow = self._shadow(config)
+        """Scores real requests under other weights; None where none are configured."""
         self._surveyor = Surveyor(fleet, index, expected, config, self.proving.vouching)
 
     def configure(
@@ -98,22 +108,45 @@ class Placer:
         """Choose by other rules from now on."""
         if config.policy != self._config.policy:
             self._profile = Profile(config)
+        if config.shadow != self._config.shadow or config.tie_tokens != self._config.tie_tokens:
+            # What other weights would have done says nothing of these.
+            self.shadow = self._shadow(config)
+        self._affinity = Affinity(config.affinity, self._affinity) if config.affinity is not None else None
+        self._others.clear()
         self._config = self._profile.config = self._surveyor.config = config
         self._trace = trace
 
-    def place(self, prompt: Prompt, request_id: str, now_s: float, excluded: Collection[str] = ()) -> Placement:
+    def place(
+        self,
+        prompt: Prompt,
+        request_id: str,
+        now_s: float,
+        excluded: Collection[str] = (),
+        wishes: Wishes = NO_WISHES,
+    ) -> Placement:
         """Choose a unit for a prompt and count the prompt there.
 
         Args:
             now_s: The clock that all times here are of.
             excluded: Replicas that were tried for this request.
+            wishes: Another policy, a session.
 
         Raises:
             ModelNotFoundError: No replica serves the model.
             NoReplicaError: Those that do can't take a request now.
         """
-        survey, pick = self._decide(prompt, now_s, excluded)
-        self._profile.took(pick)
+        survey = self._survey(prompt, now_s, excluded)
+        choice = self._choice(survey)
+        shadow = self.shadow if wishes.policy is None else None
+        scored = shadow.score(survey.candidates, choice) if shadow is not None else None
+        profile = self._profile if wishes.policy is None else self._other(wishes.policy)
+        pick = profile.decide(survey.candidates, choice)
+        if shadow is not None and scored is not None:
+            shadow.compare(scored, pick.winner, request_id)
+        profile.took(pick)
+        if self._affinity is not None and wishes.session is not None:
+            pick = self._keep_session(self._affinity, wishes.session, survey, pick, now_s)
+            self._affinity.went(wishes.session, pick.winner, survey.removed, now_s)
         winner = pick.winner
         place = survey.candidates.index(winner)
         unit, chain, held_blocks = survey.units[place], survey.chains[place], survey.held_blocks[place]
@@ -129,7 +162,7 @@ class Placer:
         uncached = max(0, prompt.tokens - winner.expected_tokens)
         known = prompt.reason is None and winner.trust in (Trust.EXACT, Trust.MAPPED)
         reservation = unit.in_flight.reserve(uncached, now_s, observable=prompt.stream, teaches=known)
-        decision = self._explain(prompt, request_id, survey, pick)
+        decision = self._explain(prompt, request_id, survey, pick, profile)
         decision.retries = list(excluded)
         if self._trace is not None and unit.scheme is not None:
             decision.trace = self._trace(prompt, chain, unit.scheme.block_size)
@@ -148,13 +181,18 @@ class Placer:
             now_s,
         )
 
-    def explain(self, prompt: Prompt, now_s: float, request_id: str = "") -> Decision:
+    def explain(self, prompt: Prompt, now_s: float, request_id: str = "", wishes: Wishes = NO_WISHES) -> Decision:
         """Return the decision that a prompt would get now; nothing is reserved.
 
         Raises:
             ModelNotFoundError, NoReplicaError: As for `place`.
         """
-        return self._explain(prompt, request_id, *self._decide(prompt, now_s, ()))
+        survey = self._survey(prompt, now_s, ())
+        profile = self._profile if wishes.policy is None else self._other(wishes.policy)
+        pick = profile.decide(survey.candidates, self._choice(survey))
+        if self._affinity is not None and wishes.session is not None:
+            pick = self._keep_session(self._affinity, wishes.session, survey, pick, now_s)
+        return self._explain(prompt, request_id, survey, pick, profile)
 
     def first_token(self, placement: Placement, now_s: float) -> None:
         """The answer began: the prompt is computed, and the engine's events are on their way."""
@@ -216,7 +254,7 @@ class Placer:
         elif not self.proving.vouching.has_doubts(unit):
             self._approximate.forget(memory_slot(unit.slot))
 
-    def _decide(self, prompt: Prompt, now_s: float, excluded: Collection[str]) -> tuple[Survey, Pick]:
+    def _survey(self, prompt: Prompt, now_s: float, excluded: Collection[str]) -> Survey:
         self._expected.settle(now_s)
         self.proving.settle(now_s)
         survey = self._surveyor.survey(prompt, now_s, excluded)
@@ -225,16 +263,38 @@ class Placer:
             message = f"no replica can take a request for this model now ({why}); try again"
             error = NoRoomError if "full" in survey.removed.values() else NoReplicaError
             raise error(message, retry_after_s=1)
-        choice = Choice(survey.owner_key, survey.ring, self._config.tie_tokens, self._rng)
-        return survey, self._profile.decide(survey.candidates, choice)
+        return survey
 
-    def _explain(self, prompt: Prompt, request_id: str, survey: Survey, pick: Pick) -> Decision:
+    def _shadow(self, config: PlacementConfig) -> Shadow | None:
+        return None if config.shadow is None else Shadow(config, Random(self._rng.random()), self._on_shadow)
+
+    def _choice(self, survey: Survey) -> Choice:
+        return Choice(survey.owner_key, survey.ring, self._config.tie_tokens, self._rng)
+
+    def _other(self, policy: str) -> Profile:
+        """Return another policy than the configured one, which keeps what its picker remembers."""
+        if policy == self._config.policy:
+            return self._profile
+        profile = self._others.get(policy)
+        if profile is None:
+            profile = self._others[policy] = Profile(self._config.model_copy(update={"policy": policy}))
+        return profile
+
+    def _keep_session(self, affinity: Affinity, session: int, survey: Survey, pick: Pick, now_s: float) -> Pick:
+        """Return the choice with the session's own replica for the winner, where that is its place."""
+        own = affinity.choose(session, survey.candidates, pick.winner, survey.ring, now_s)
+        if own is pick.winner:
+            return pick
+        others = min(item.cost for item in survey.candidates if item is not own)
+        return Pick(own, survey.candidates, REASON, pick.price, others - own.cost)
+
+    def _explain(self, prompt: Prompt, request_id: str, survey: Survey, pick: Pick, profile: Profile) -> Decision:
         winner, key = pick.winner, survey.owner_key
         return Decision(
             request_id,
             self._unix_time(),
             prompt.model,
-            self._config.policy,
+            profile.config.policy,
             prompt.tokens,
             pick.price,
             survey.candidates,
@@ -247,5 +307,5 @@ class Placer:
             winner.trust,
             prompt.reason,
             None if key is None else survey.ring.owner(key),
-            term_names=self._profile.terms,
+            term_names=profile.terms,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from router.config import PlacementConfig
+from router.config_placement import PlacementConfig
 from router.errors import ModelNotFoundError
 from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet

@@ -21,14 +21,16 @@ from aiohttp.typedefs import Middleware
 from router.admin import drains
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
 from router.admin.replies import HEADERS, REQUEST_ID, UnauthorizedError, json_answer, refusal, request_id_of
-from router.admin.views import masked_config, replica_view, text_views
+from router.admin.views import masked_config, replica_view, shadow_view, text_views
 from router.config import RouterConfig
+from router.config_placement import POLICIES
 from router.config_reload import ReloadReport
 from router.errors import (
     BodyTooLargeError,
     MalformedRequestError,
     MethodNotAllowedError,
     PathNotFoundError,
+    PolicyRefusedError,
     ReplicaNotFoundError,
     RequestError,
     RequestTimeoutError,
@@ -40,6 +42,7 @@ from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
 from router.request.prompt import Prompt
 from router.request.reader import PromptReader
+from router.scheduling.wishes import Wishes
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import CONTENT_TYPE, Metrics
 from router.texts import ModelTexts
@@ -146,8 +149,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/admin/explain",
         "explain",
         "the decision that an OpenAI body would get now, nothing is sent; "
-        "`?path=` names its endpoint (default: by the body, chat or completions), `?tokens=1` adds its `token_ids` "
-        "and `media`",
+        "`?path=` names its endpoint (default: by the body, chat or completions), `?policy=` another policy, "
+        "`?tokens=1` adds its `token_ids` and `media`",
+    ),
+    Endpoint(
+        "GET",
+        "/admin/shadow",
+        "shadow",
+        "what `placement.shadow` made of the requests since its weights are these: how many it would have placed "
+        "otherwise, cached tokens where they went and where it would have sent them, the last differences",
     ),
     Endpoint("GET", "/admin/config", "configuration", CONFIG_MEANING),
     Endpoint(
@@ -239,12 +249,17 @@ class Endpoints:
             prompt = await asyncio.to_thread(self._view.reader.read, path, body)
             if self._view.complete is not None:
                 prompt = await self._view.complete(prompt, path, body)
-            decision = self._view.placer.explain(prompt, self._view.clock()).to_dict()
+            wishes = Wishes(policy=_policy_of(request))
+            decision = self._view.placer.explain(prompt, self._view.clock(), wishes=wishes).to_dict()
             if request.query.get("tokens") == "1":
                 # The caller's own body, so its tokens are no news to the caller.
                 decision["token_ids"] = None if prompt.token_ids is None else [*prompt.token_ids]
                 decision["media"] = [asdict(item) for item in prompt.media]
             return json_answer(decision)
+
+    async def shadow(self, request: web.Request) -> web.Response:
+        """Return what other weights would have done."""
+        return json_answer(shadow_view(self._view.config, self._view.placer.shadow))
 
     async def drain(self, request: web.Request) -> web.Response:
         """Have a replica take no new requests."""
@@ -330,6 +345,13 @@ async def _answer(request: web.Request, handler: Handler, request_id: str) -> we
     except Exception:
         LOG.exception("an admin endpoint failed", extra={"path": request.path})
         return refusal(WarmrouteError("the router failed to answer; its log says why"), request_id)
+
+
+def _policy_of(request: web.Request) -> str | None:
+    policy = request.query.get("policy")
+    if policy is not None and policy not in POLICIES:
+        raise PolicyRefusedError(f"`policy` must be one of: {', '.join(POLICIES)}", param="policy")
+    return policy
 
 
 def token_check(token: Callable[[], str | None]) -> Middleware:

@@ -10,6 +10,7 @@ from router.fleet.replica import Replica, Unit
 from router.fleet.vouching import EXPLANATIONS, Record, Vouching
 from router.index.prefix_index import PrefixIndex
 from router.kv.log_lines import mask_secrets
+from router.scheduling.shadow import Shadow
 from router.texts import NOBODY, ModelTexts
 
 MASKED = "***"
@@ -87,6 +88,15 @@ def _record_view(unit: Unit, record: Record, vouching: Vouching) -> dict[str, An
             "below": record.delivered_below,
         },
     }
+
+
+def shadow_view(config: RouterConfig, shadow: Shadow | None) -> dict[str, Any]:
+    """Return what other weights would have done, for JSON; `weights` is None where none are tried."""
+    wanted = config.placement.shadow
+    if wanted is None or shadow is None:
+        return {"weights": None}
+    weights = {"weights": wanted.weights.model_dump(), "sample_share": wanted.sample_share}
+    return {**weights, **shadow.tally.to_dict()}
 
 
 def text_views(config: RouterConfig, texts: ModelTexts) -> list[dict[str, str]]:

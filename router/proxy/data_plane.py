@@ -29,6 +29,7 @@ from router.proxy.pool import EnginePool
 from router.proxy.replies import facts_of, own_outcome, refuse, reply_json
 from router.proxy.seams import Health, Places, Reader, Records
 from router.proxy.tenancy import Tenancy
+from router.proxy.wishes import WishReader
 from router.request.auth.limits import TenantLimits
 from router.request.auth.tenants import Tenants
 from router.request.prompt import Prompt
@@ -70,6 +71,7 @@ class DataPlane:
         self._config = config
         self._fleet = fleet
         self._recorder = recorder
+        self._reader = reader
         self._loop = loop or asyncio.get_running_loop()
         self._blinding = os.urandom(32)
         self._started_unix_s = int(time.time())
@@ -212,7 +214,10 @@ class DataPlane:
         self._forwarded = ForwardedHeaders(config.forwarded) if wanted else None
         self._next = self._route if self.tenancy is None else self.tenancy.serve
         self._takes_rank = config.upstream.client_rank
-        is_plain = self._cors is None and self._forwarded is None and not self._takes_rank
+        wishes = WishReader(config.placement)
+        self._wishes = wishes if wishes.is_needed else None
+        self._reader.tells_conversations = wishes.by_conversation
+        is_plain = self._cors is None and self._forwarded is None and not self._takes_rank and self._wishes is None
         self.door.serve = self._next if is_plain else self._enter
 
     def _enter(self, exchange: Exchange) -> None:
@@ -228,6 +233,12 @@ class DataPlane:
             self._forwarded.mark(exchange.request, secure=secure)
         if self._takes_rank:
             exchange.request.rank = client_rank(exchange.request)
+        if self._wishes is not None:
+            try:
+                self._wishes.note(exchange.request)
+            except WarmrouteError as error:
+                refuse(self._recorder, exchange, error)
+                return
         self._next(exchange)
 
     def _route(self, exchange: Exchange) -> None:

@@ -15,6 +15,7 @@ from typing import Protocol
 from router.proxy.usage import UsageTap
 from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
+from router.scheduling.wishes import NO_WISHES, Wishes
 
 Headers = list[tuple[bytes, bytes]]
 """Header pairs as received: spelling, order and repeats kept, white space around the value gone."""
@@ -91,6 +92,7 @@ class Request:
             sets it to None.
         account: Whose request it is; None without tenants.
         rank: The data-parallel rank that the client chose, where it may.
+        wishes: What it asks of its placement.
         cors: Header lines of the answer for pages in browsers, instead of an engine's; None: the engine's own pass.
     """
 
@@ -111,6 +113,7 @@ class Request:
     account: Account | None = None
     cors: bytes | None = field(default=None, repr=False)
     rank: int | None = None
+    wishes: Wishes = NO_WISHES
 
 
 class ExchangeListener(Protocol):

@@ -13,7 +13,7 @@ from router.fleet.replica import Replica
 from router.placement import Placement
 from router.proxy.continuing import ContinuingForwarding
 from router.proxy.deadlines import Deadlines
-from router.proxy.exchange import Exchange
+from router.proxy.exchange import Exchange, Request
 from router.proxy.forwarding import Forwarding
 from router.proxy.pool import EnginePool
 from router.proxy.prompts import Prompts
@@ -103,14 +103,14 @@ class Forwarder:
         """Use one of the retries that are left (`retry.budget_share`)."""
         return self._retries.take(self.begun, time.monotonic())
 
-    def place(self, prompt: Prompt, request_id: str, tried: Collection[str]) -> Placement:
-        """Choose a replica that was not tried, reserve there, and record it.
+    def place(self, prompt: Prompt, request: Request, tried: Collection[str]) -> Placement:
+        """Choose a replica that was not tried for a request, reserve there, and record it.
 
         Raises:
             ModelNotFoundError, NoReplicaError: As the placer says.
         """
         begun_s = time.perf_counter()
-        placement = self.placer.place(prompt, request_id, time.monotonic(), tried)
+        placement = self.placer.place(prompt, request.request_id, time.monotonic(), tried, request.wishes)
         self.recorder.placed(placement.decision, time.perf_counter() - begun_s)
         return placement
 

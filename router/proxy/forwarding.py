@@ -28,8 +28,10 @@ from router.proxy.prompts import Cancellable
 from router.proxy.replies import facts_of, placement_lines, reply_error
 from router.proxy.retries import FAILURE_STATUSES, STALE_S
 from router.proxy.usage import UsageTap
+from router.proxy.wishes import session_number
 from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
+from router.scheduling.wishes import Wishes
 
 if TYPE_CHECKING:
     from router.proxy.forward import Forwarder
@@ -94,6 +96,9 @@ class Forwarding(Placing):
         self._prompting = None
         self._prompt = prompt
         self._forwarder.recorder.prompt_read(seconds, prompt.reason)
+        if prompt.conversation is not None:
+            request = self._exchange.request
+            request.wishes = Wishes(request.wishes.policy, session_number(request, prompt.conversation))
         if self._account is not None:
             try:
                 self._account.read(prompt)

@@ -34,6 +34,7 @@ _NOT_TO_ENGINE = _CONNECTION_ONLY | {
     b"x-data-parallel-rank",
     b"x-request-id",
     b"x-warmroute-explain",
+    b"x-warmroute-policy",
 }
 NOT_TO_CLIENT = _CONNECTION_ONLY | {
     b"x-request-id",

@@ -100,7 +100,7 @@ class Placing(ABC):
         forwarder, prompt = self._forwarder, self._prompt
         assert prompt is not None  # noqa: S101 - for the type alone: it was read
         try:
-            placement = forwarder.place(prompt, self._exchange.request.request_id, self._tried)
+            placement = forwarder.place(prompt, self._exchange.request, self._tried)
         except NoRoomError as error:
             if forwarder.waiting is not None:
                 return False
@@ -158,7 +158,7 @@ class Placing(ABC):
         if prompt is None or len(tried) >= forwarder.attempts or not forwarder.may_retry():
             return False
         try:
-            placement = forwarder.place(prompt, self._exchange.request.request_id, tried)
+            placement = forwarder.place(prompt, self._exchange.request, tried)
         except WarmrouteError:
             return False
         self._drop_upstream()

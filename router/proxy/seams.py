@@ -11,6 +11,7 @@ from router.kv.schemes import Scheme
 from router.placement import Placement
 from router.request.prompt import Prompt
 from router.scheduling.decision import Decision, Outcome
+from router.scheduling.wishes import NO_WISHES, Wishes
 from router.telemetry.recorder import RequestFacts
 
 Clock = Callable[[], float]
@@ -18,7 +19,13 @@ Clock = Callable[[], float]
 
 
 class Reader(Protocol):
-    """Understands bodies. Thread-safe; never raises for a client's body."""
+    """Understands bodies. Thread-safe; never raises for a client's body.
+
+    Attributes:
+        tells_conversations: Whether prompts tell which conversation they are of.
+    """
+
+    tells_conversations: bool
 
     def read(self, path: str, body: bytes, drafted: Callable[[Prompt], None] | None = None) -> Prompt:
         """Return what the body says; `drafted` gets it before its tokens are known."""
@@ -33,7 +40,14 @@ class Reader(Protocol):
 class Places(Protocol):
     """Chooses replicas and keeps count of what runs there."""
 
-    def place(self, prompt: Prompt, request_id: str, now_s: float, excluded: Collection[str] = ()) -> Placement:
+    def place(
+        self,
+        prompt: Prompt,
+        request_id: str,
+        now_s: float,
+        excluded: Collection[str] = (),
+        wishes: Wishes = NO_WISHES,
+    ) -> Placement:
         """Choose and reserve; raises ModelNotFoundError or NoReplicaError."""
 
     def first_token(self, placement: Placement, now_s: float) -> None:

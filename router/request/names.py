@@ -125,6 +125,17 @@ def conversation_key(data: Mapping[str, Any]) -> bytes:
     return orjson.dumps({name: value for name, value in data.items() if name != "model"}, option=orjson.OPT_SORT_KEYS)
 
 
+def conversation_name(data: Mapping[str, Any]) -> bytes:
+    """Return a digest that all requests of a conversation have in common, and hardly any others.
+
+    Of its `prompt_cache_key`, which clients send for this, else of how it begins.
+    """
+    key = data.get("prompt_cache_key")
+    named = isinstance(key, str) and key
+    name = b"key " + str(key).encode("utf-8", "replace") if named else b"begin " + conversation_key(data)
+    return xxhash.xxh3_128_digest(name)
+
+
 def _to_first_user(items: list[Any]) -> list[Any]:
     if not isinstance(items[0], dict):
         return items[:KEY_IDS]

@@ -63,6 +63,7 @@ class Prompt:
         reason: Why `token_ids` is None or ends before the prompt does; else None.
         n: Answers asked for, 1 or more.
         other_tokens: Tokens of the further prompts of a batch, estimated where they are text.
+        conversation: What names the conversation that it is of, where that is asked for; else None.
         trail: Where its chain is looked up and kept; None: it is hashed whole.
     """
 
@@ -80,6 +81,7 @@ class Prompt:
     reason: Reason | None = None
     n: int = 1
     other_tokens: int = 0
+    conversation: bytes | None = field(default=None, repr=False)
     trail: Trail | None = field(default=None, repr=False, compare=False)
     chains: Chains = field(default_factory=Chains, init=False, repr=False, compare=False)
 

@@ -14,6 +14,7 @@ from router.request import bodies, messages_api, responses_api
 from router.request.chat import POOLING, RESPONSES
 from router.request.endpoints import ENDPOINTS, UNKNOWN, Endpoint, Shape
 from router.request.memo import PromptMemo
+from router.request.names import conversation_name
 from router.request.prompt import Kind, Prompt
 from router.request.reasons import NotUnderstoodError, Reason
 from router.request.text import Text
@@ -63,12 +64,14 @@ class PromptReader:
         self._max_model_len_for = max_model_len_for
         self._cache = cache or _NO_CACHE
         self.memo = PromptMemo(self._cache, text_for)
+        self.tells_conversations = False
+        """Whether prompts tell which conversation they are of."""
 
     def facts(self, path: str, body: bytes) -> Prompt:
         """Return what `read` would, without the prompt's tokens: for a request that can't wait for them."""
         endpoint = ENDPOINTS.get(path.partition("?")[0], UNKNOWN)
         try:
-            return _facts(endpoint, bodies.parse(body), len(body))
+            return self._facts(endpoint, bodies.parse(body), len(body))
         except NotUnderstoodError as error:
             return _unreadable(endpoint, error, body)
 
@@ -97,7 +100,7 @@ class PromptReader:
         key = self.memo.key(path, body)
         if key is not None:
             prompt = self.memo.find(key)
-            if prompt is not None:
+            if prompt is not None and (prompt.conversation is None) is not self.tells_conversations:
                 return prompt
         if len(body) <= inline_bytes:
             return self._read(path, body, key, None, None)
@@ -121,7 +124,7 @@ class PromptReader:
             fields = bodies.parse(body)
         except NotUnderstoodError as error:
             return _unreadable(endpoint, error, body)
-        prompt = _facts(endpoint, fields, len(body))
+        prompt = self._facts(endpoint, fields, len(body))
         way = _Way(None, fresh_bytes)
         if drafted is not None:
             drafted(prompt)
@@ -137,6 +140,12 @@ class PromptReader:
             prompt.reason = Reason.INTERNAL
         if key is not None and prompt.reason is None and _depends_on_body_alone(fields):
             self.memo.keep(key, prompt, text)
+        return prompt
+
+    def _facts(self, endpoint: Endpoint, fields: Mapping[str, Any], body_bytes: int) -> Prompt:
+        prompt = _facts(endpoint, fields, body_bytes)
+        if self.tells_conversations:
+            prompt.conversation = conversation_name(fields)
         return prompt
 
     def _understand(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape, way: _Way) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from router.config import PlacementConfig
+from router.config_placement import PlacementConfig
 from router.scheduling.candidate import Candidate
 from router.scheduling.pickers import (
     AnyOne,

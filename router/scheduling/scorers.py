@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from router.config import WeightsConfig
+from router.config_placement import WeightsConfig
 from router.scheduling.candidate import Candidate
 
 

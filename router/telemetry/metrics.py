@@ -189,6 +189,12 @@ class Metrics:
         count.value += 1
         self._decision_seconds.observe(seconds)
 
+    def shadow_compared(self, differs: bool, matched_tokens: int, shadow_matched_tokens: int) -> None:
+        """A request was scored under other weights, too."""
+        self._count("warmroute_shadow_decisions_total", "differed" if differs else "same").value += 1
+        self._count("warmroute_shadow_matched_tokens_total", "real").value += matched_tokens
+        self._count("warmroute_shadow_matched_tokens_total", "shadow").value += shadow_matched_tokens
+
     def prompt_read(self, seconds: float, reason: str | None) -> None:
         """A prompt was rendered and tokenised; `reason` says why it was not understood."""
         self._tokenize_seconds.observe(seconds)

@@ -113,6 +113,16 @@ METRICS: tuple[MetricSpec, ...] = (
         "result",
     ),
     _counter("decisions", "Placements, by policy.", "policy"),
+    _counter(
+        "shadow_decisions",
+        "Placements scored under `placement.shadow` too, and whether it would have chosen another: `same`, `differed`.",
+        "result",
+    ),
+    _counter(
+        "shadow_matched_tokens",
+        "Cached tokens of these: where they went (`real`), and where the shadow would have sent them (`shadow`).",
+        "rule",
+    ),
     # Reuse ledger
     _counter("prompt_tokens", "Prompt tokens of requests that were served.", "model"),
     _counter(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from router.config import POLICIES
+from router.config_placement import POLICIES
 from router.tools.simulation.figures import Row, shared_cache_hit_rate
 from router.tools.simulation.output import Progress, show, write_html
 from router.tools.simulation.peers import PEERS

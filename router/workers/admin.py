@@ -88,6 +88,7 @@ class CrewAdmin:
             "readyz": self.readyz,
             "metrics": self.metrics,
             "replicas": self.replicas,
+            "shadow": self.shadow,
             "decisions": self.decisions,
             "decision": self.decision,
             "configuration": self.configuration,
@@ -132,6 +133,13 @@ class CrewAdmin:
         for other in others:
             _add_units(first, other)
         return json_answer(first)
+
+    async def shadow(self, request: web.Request) -> web.Response:
+        """Return what other weights would have done in all workers."""
+        found = [json.loads(answer) for _, status, answer in await self._all("/admin/shadow") if status == 200]
+        if not found:
+            raise NoReplicaError("no worker serves now", retry_after_s=1)
+        return json_answer(merging.shadows(found))
 
     async def decisions(self, request: web.Request) -> web.Response:
         """Return the last decisions of all."""

@@ -6,7 +6,9 @@ ever falls. What it counted in its last moments is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -14,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from router.scheduling.shadow import MAX_DIFFERENCES
 from router.telemetry.table import METRICS
 
 _TOGETHER = {row.name: row.together for row in METRICS}
@@ -83,3 +86,20 @@ class _These(Collector):
 
     def collect(self) -> list[Metric]:
         return self._families
+
+
+def shadows(views: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what all workers' shadows made of their requests; each view as `/admin/shadow` gives it."""
+    whole, *others = views
+    if whole["weights"] is None:
+        return whole
+    for other in others:
+        if other["weights"] != whole["weights"]:
+            continue  # it has not read the new ones yet
+        for name, value in other.items():
+            if name == "differences":
+                whole[name] = [each for pair in zip_longest(whole[name], value) for each in pair if each is not None]
+            elif name not in ("weights", "sample_share"):
+                whole[name] += value
+    whole["differences"] = whole["differences"][:MAX_DIFFERENCES]
+    return whole

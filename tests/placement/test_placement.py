@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.config import PlacementConfig
+from router.config_placement import PlacementConfig
 from router.errors import ModelNotFoundError, NoReplicaError, NoRoomError
 from router.fleet.facts import EngineLoad, ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.config import PlacementConfig
+from router.config_placement import PlacementConfig
 from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.fleet.vouching import Verdict

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.config import PlacementConfig, WeightsConfig
+from router.config_placement import PlacementConfig, WeightsConfig
 from router.scheduling.candidate import Candidate
 from router.scheduling.pickers import Choice
 from router.scheduling.policies import POLICY_TABLE, Profile

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from router.config import POLICIES, PlacementConfig, WeightsConfig
+from router.config_placement import POLICIES, PlacementConfig, WeightsConfig
 from router.errors import ConfigurationError, Problem
 from router.tools.simulation.engine import EngineShape
 from router.tools.simulation.figures import Objective

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from router.config import PlacementConfig
+from router.config_placement import PlacementConfig
 from router.fleet.facts import EngineLoad, ReplicaFacts, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.fleet.ledger import UnitLoad

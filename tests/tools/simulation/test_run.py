@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.config import PlacementConfig
+from router.config_placement import PlacementConfig
 from router.tools.simulation.engine import EngineShape
 from router.tools.simulation.peers import PEERS, KnowsLoad
 from router.tools.simulation.requests import Session, Turn

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.cli import main
-from router.config import POLICIES
+from router.config_placement import POLICIES
 from router.tools.simulation.peers import PEERS
 
 
