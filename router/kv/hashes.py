@@ -2,21 +2,33 @@
 
 `digest = H((parent digest, token ids, extra keys or None))` for each full block; the parent of the first is the
 scheme's root. A block's identity in events and in the index is the last 8 bytes of its digest.
+
+SHA-256 chains without media are hashed in C where that is built (`router/native/chain.c`), with the interpreter's lock
+given up; tests hold it equal to what is here.
 """
 
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from router.kv.encodings import cbor, cbor_block_prefix, encoded_id, pickled
 from router.kv.extra_keys import NO_EXTRA_KEYS, ExtraKeys
 from router.kv.schemes import HashAlgorithm, Scheme
+from router.native import core
 
 _NO_KEYS = cbor(None)
+_FOUR_IDS = (1, 2, 3, 4)
+_PICKLED_END = b"N\x87\x94."
+"""How the pickle of a block without extra keys ends: null, a tuple of three, memoised."""
 _SLICE_BLOCKS = 256
 """Blocks hashed between two pauses: half a millisecond."""
+_NATIVE = core("chain")
+_NATIVE_BLOCK_TOKENS = 4096
+_NATIVE_TAIL_BYTES = 8192
+"""With larger blocks or extra keys a pickle has several frames, which the native core does not write."""
 
 
 def chain_digests(
@@ -41,8 +53,65 @@ def chain_digests(
     """
     blocks, parent = (0, scheme.root()) if after is None else after
     first = blocks * scheme.block_size
+    if _is_for_native(scheme, extra):
+        made = _native_chain(token_ids, scheme, extra, first, parent)
+        if made is not None:
+            return made
     if scheme.algorithm.uses_cbor:
         return _cbor_chain(token_ids, scheme, extra, first, parent, pause)
+    return _pickle_chain(token_ids, scheme, extra, first, parent, pause)
+
+
+def _is_for_native(scheme: Scheme, extra: ExtraKeys) -> bool:
+    has_places = extra.media or extra.embeds
+    return (
+        _NATIVE is not None
+        and scheme.algorithm.is_cryptographic
+        and not has_places
+        and scheme.block_size <= _NATIVE_BLOCK_TOKENS
+    )
+
+
+def _native_chain(
+    token_ids: Sequence[int], scheme: Scheme, extra: ExtraKeys, first: int, parent: bytes
+) -> list[bytes] | None:
+    """Hash in C; None when a block has more extra keys than that takes."""
+    size = scheme.block_size
+    if len(token_ids) - first < size:
+        return []
+    digests: list[bytes] = []
+    if extra.salt and first == 0:  # the salt is the first block's alone
+        parent = extend_digest(parent, token_ids[:size], extra.for_block(0, size), scheme.algorithm)
+        digests.append(parent)
+        first = size
+    keys = extra.for_block(first, first + size) if extra.lora is not None else None
+    if scheme.algorithm.uses_cbor:
+        tail = cbor(keys)
+    else:
+        tail = _PICKLED_END if keys is None else _pickled_tail(parent, keys)
+    if len(tail) > _NATIVE_TAIL_BYTES:
+        return None
+    # As many bits for each as the core reads; what a tokenizer made has them already.
+    ids = token_ids if isinstance(token_ids, array) else array("Q", token_ids[first:])
+    start = first if ids is token_ids else 0
+    digests += _NATIVE.sha256_chain(ids, start, size, parent, not scheme.algorithm.uses_cbor, tail)  # type: ignore[union-attr]
+    return digests
+
+
+def _pickled_tail(parent: bytes, keys: tuple[Any, ...]) -> bytes:
+    """Return what a block's pickle has after its ids: the extra keys, whose places in the memo are always the same."""
+    whole = pickled((parent, _FOUR_IDS, keys))
+    return whole[len(pickled((parent, _FOUR_IDS, None))) - len(_PICKLED_END) :]
+
+
+def _pickle_chain(
+    token_ids: Sequence[int],
+    scheme: Scheme,
+    extra: ExtraKeys,
+    first: int,
+    parent: bytes,
+    pause: Callable[[], None] | None,
+) -> list[bytes]:
     digest = scheme.algorithm.digest
     digests: list[bytes] = []
     for start in range(first, len(token_ids) - scheme.block_size + 1, scheme.block_size):

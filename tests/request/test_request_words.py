@@ -16,8 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
+from router.native import core
 from router.request.encoders import words
-from router.request.encoders.words import MAX_WORDS, PATTERNS, WordTable, table_for
+from router.request.encoders.huggingface import HuggingFaceEncoder
+from router.request.encoders.word_search import GPT2, MAX_WORD_CHARS, MAX_WORDS, PATTERNS, PlainWords, Words, table_of
+from router.request.encoders.words import WordTable, table_for
 
 GOLDEN = Path(__file__).parents[1] / "golden/tokenizer/tokenizer.json"
 TOKENS = ["<|im_start|>", "<|im_end|>", "<|im_", "im_end", "|>x", "<tool>", "</tool>", "</think>", "é<", "\n\n"]
@@ -27,7 +30,7 @@ CHARACTERS = [chr(code) for code in range(128)]
 def _tokenizer(pattern: str, late: bool = False) -> Tokenizer:
     """A byte-level tokenizer with the golden one's vocabulary that divides text by a pattern."""
     tokenizer = Tokenizer.from_file(str(GOLDEN))
-    if pattern != words._GPT2:
+    if pattern != GPT2:
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, level])
@@ -41,15 +44,26 @@ def _library(tokenizer: Tokenizer) -> Callable[[list[str]], list[list[int]]]:
     return lambda texts: [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _table(tokenizer: Tokenizer) -> WordTable:
-    table = table_for(json.loads(tokenizer.to_str()), tokenizer.get_added_tokens_decoder(), _library(tokenizer))
+def _table(tokenizer: Tokenizer, make: Callable[[int], Words] = table_of) -> WordTable:
+    """The table as the encoder uses it: a few new words are shown to the model itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "table_of", make)
+        table = HuggingFaceEncoder(tokenizer, json.loads(tokenizer.to_str())).words
     assert table is not None
     return table
 
 
-KINDS = {(name, late): _tokenizer(name, late) for name in PATTERNS for late in (False, True)}
-TABLES = {kind: _table(tokenizer) for kind, tokenizer in KINDS.items()}
-kinds = pytest.mark.parametrize("kind", list(KINDS), ids=[f"{n}{'-late' * late}" for n in range(3) for late in (0, 1)])
+MAKERS: dict[str, Callable[[int], Words]] = {"plain": PlainWords}
+if core("words") is not None:
+    MAKERS["native"] = table_of
+KINDS = {(name, late, maker): _tokenizer(name, late) for name in PATTERNS for late in (False, True) for maker in MAKERS}
+TABLES = {kind: _table(tokenizer, MAKERS[kind[2]]) for kind, tokenizer in KINDS.items()}
+kinds = pytest.mark.parametrize(
+    "kind",
+    list(KINDS),
+    ids=[f"{n}{'-late' * late}-{m}" for n in range(len(PATTERNS)) for late in (0, 1) for m in MAKERS],
+)
+makers = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
 @kinds
@@ -94,21 +108,76 @@ def test_long_texts_are_searched_in_slices(kind: Any, monkeypatch: pytest.Monkey
             assert TABLES[kind].encode(text).tolist() == expected
 
 
-def test_the_table_is_bounded() -> None:
+@makers
+def test_the_table_is_bounded(make: Callable[[int], Words]) -> None:
     """Words without end begin it anew; long ones are not kept; ids stay the library's."""
-    tokenizer = _tokenizer(words._GPT2)
-    table = _table(tokenizer)
+    tokenizer = _tokenizer(GPT2)
+    table = _table(tokenizer, make)
     for start in range(0, 2 * MAX_WORDS, 8_192):
         text = " ".join(map(str, range(start, start + 8_192)))
         assert table.encode(text).tolist() == _library(tokenizer)([text])[0]
-        assert len(table._known) <= MAX_WORDS
-    before = len(table._known)
+        assert len(table._words) <= MAX_WORDS
+    before = len(table._words)
     table.encode("x" * 1_000 + " known")
-    assert len(table._known) <= before + 1
+    assert len(table._words) <= before + 1
+
+
+@makers
+def test_more_words_at_once_than_are_kept(make: Callable[[int], Words]) -> None:
+    """They are told all the same, and as many as there is room for are kept."""
+    table = make(0)
+    many = {f"w{number}": number.to_bytes(4, "little") for number in range(MAX_WORDS + 100)}
+    table.learn(many)
+    assert len(table) == MAX_WORDS
+    text = "".join(f" {word}" for word in ["a"] * 3)
+    ids, end, missing = table.encode(text, 0, len(text), {" a": b"abcd"})
+    assert (ids, end, missing) == (b"abcd" * 3, len(text), [])
+
+
+@makers
+def test_words_that_are_not_known_are_named_once(make: Callable[[int], Words]) -> None:
+    """In the order of the text, up to where a word ends at the stop or after it."""
+    table = make(0)
+    table.learn({"one": b"\1\0\0\0", "x" * (MAX_WORD_CHARS + 1): b"\2\0\0\0"})
+    assert len(table) == 1
+    text = "one two three two four"
+    _, end, missing = table.encode(text, 0, len(text), {" three": b""})
+    assert (end, missing) == (len(text), [" two", " four"])
+
+    assert table.encode("one", 0, 3, {}) == (b"\1\0\0\0", 3, [])
+
+
+def test_both_tables_divide_alike() -> None:
+    """Wherever a slice ends, what Python finds the native core finds too."""
+    rng = random.Random(5)
+    letters = "ab Z09'\n\r\t\v\x1c\x00.-_/sSlL"
+    for kind in sorted(set(PATTERNS.values())):
+        plain, made = PlainWords(kind), table_of(kind)
+        for _ in range(300):
+            text = "".join(rng.choice(letters) * rng.choice([1, 1, 1, 2, 20]) for _ in range(rng.randrange(80)))
+            found = [plain.encode(text, 0, len(text), {}), made.encode(text, 0, len(text), {})]
+            assert found[0][1:] == found[1][1:], repr(text)
+
+
+@pytest.mark.skipif(core("words") is None, reason="the native core is not built here")
+def test_native_words_refuse_what_makes_no_sense() -> None:
+    """No text but ASCII, no place outside of it, no ids of other widths."""
+    native = core("words")
+    assert native is not None
+    table = native.Words(0, 1, 10)
+    with pytest.raises(ValueError, match="ASCII"):
+        table.encode("é", 0, 1, {})
+    with pytest.raises(ValueError, match="start"):
+        table.encode("a", 2, 3, {})
+    for bad in ({"é": b"1234"}, {"a": b"123"}, {1: b"1234"}, {"a": "1234"}):
+        with pytest.raises(TypeError):
+            table.learn(bad)
+    with pytest.raises(ValueError, match="pattern"):
+        native.Words(9, 1, 10)
 
 
 def _described(**changes: Any) -> dict[str, Any]:
-    return {**json.loads(_tokenizer(words._GPT2).to_str()), **changes}
+    return {**json.loads(_tokenizer(GPT2).to_str()), **changes}
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 Such a tokenizer first splits off its added tokens, then divides what is between them by a regular expression, and only
 then looks at each word, by itself. So the ids of a word are asked of the library once and kept, and a text whose words
-are known is a search and a look-up a word: five times as fast as the library, which computes each word's place in the
+are known is a search and a look-up a word: many times as fast as the library, which computes each word's place in the
 text besides.
 
 It is exact by construction, and only done where that can be shown:
 
-- The expression is one of those below, each of which is written here a second time in Python's terms, for ASCII text
-  alone: there letters, digits and spaces are the same to both. A part of a text with any other character goes to the
-  library as a whole.
+- The expression is one that `router.request.encoders.word_search` knows, for ASCII text. A part of a text with any
+  other character goes to the library as a whole.
 - No added token looks at its neighbours or takes spaces, so each is found where its text is: the leftmost first, of
   several there the longest.
 - A normaliser, if any, leaves ASCII text as it is.
@@ -27,44 +26,17 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-MAX_WORDS = 1 << 16
-"""Words kept; past that the table begins anew. With their ids they take some 15 MB."""
-MAX_WORD_CHARS = 64
-"""Longer words hardly come again."""
+from router.request.encoders.word_search import GPT2, PATTERNS, Words, table_of
+
+Encode = Callable[[list[str]], list[list[int]]]
 _SLICE_CHARS = 8_192
-"""Searched at once: half a millisecond, in which no other thread gets the interpreter."""
-_MARGIN_CHARS = 16
-"""A match that ends so near to the end of a slice might be another one with the text that follows."""
+"""Searched at once: half a millisecond without the native core, in which no other thread gets the interpreter."""
 _PAUSE_S = 0.000_05
-
-_SPACE = r"\t\n\x0b\x0c\r "
-_OTHER = rf"[^{_SPACE}A-Za-z0-9]"
-_ENDS = rf"[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_NEWER = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
-
-
-def _newer(digits: str) -> str:
-    return (
-        rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{digits}| ?{_OTHER}+[\r\n]*"
-        rf"|[{_SPACE}]*[\r\n]+|{_ENDS}"
-    )
-
-
-PATTERNS: Mapping[str, str] = {
-    _GPT2: rf"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?{_OTHER}+|{_ENDS}",
-    _NEWER % "": _newer(""),  # Qwen 2 and 3
-    _NEWER % "{1,3}": _newer("{1,3}"),  # Llama 3 and GPT-4
-}
-"""The expressions that tokenizers bring, and what they are for ASCII text."""
 _UNCHANGED_BY = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 
 
-def find_words_of(description: Mapping[str, Any]) -> Callable[..., list[str]] | None:
-    """Return what divides ASCII text into words as a tokenizer does; None where that is not known.
+def kind_of(description: Mapping[str, Any]) -> int | None:
+    """Return how a tokenizer divides ASCII text into words; None where that is not known.
 
     Args:
         description: Its `tokenizer.json`.
@@ -74,14 +46,13 @@ def find_words_of(description: Mapping[str, Any]) -> Callable[..., list[str]] | 
         return None
     if normalizer is not None and normalizer.get("type") not in _UNCHANGED_BY:
         return None
-    pattern = PATTERNS.get(_pattern_of(description.get("pre_tokenizer") or {}))
-    return re.compile(pattern).findall if pattern is not None else None
+    return PATTERNS.get(_pattern_of(description.get("pre_tokenizer") or {}))
 
 
 def _pattern_of(part: Mapping[str, Any]) -> str:
     """Return the expression that alone divides a text; an empty text where it is another part that does."""
     if part.get("type") == "ByteLevel":
-        return _GPT2 if part.get("use_regex", True) and not part.get("add_prefix_space", True) else ""
+        return GPT2 if part.get("use_regex", True) and not part.get("add_prefix_space", True) else ""
     steps = part.get("pretokenizers") if part.get("type") == "Sequence" else None
     if not isinstance(steps, list) or len(steps) != 2:
         return ""
@@ -100,21 +71,19 @@ class WordTable:
     """Tokenises by words. Safe to use from several threads."""
 
     def __init__(
-        self,
-        find: Callable[..., list[str]],
-        added: Iterable[tuple[int, AddedToken]],
-        encode: Callable[[list[str]], list[list[int]]],
+        self, words: Words, added: Iterable[tuple[int, AddedToken]], encode: Encode, encode_words: Encode
     ) -> None:
-        """Make an empty table; `table_for` tells whether there may be one.
+        """Use an empty table of words; `table_for` tells whether there may be one.
 
         Args:
-            find: From `find_words_of`.
+            words: For the tokenizer's kind.
             added: The tokenizer's added tokens by their ids.
             encode: The library: the ids of each of these texts, without special ones around.
+            encode_words: The same for ASCII texts that are a word each.
         """
-        self._find = find
+        self._words = words
         self._encode = encode
-        self._known: dict[str, bytes] = {}
+        self._encode_words = encode_words
         tokens = [(str(token.content), number, token.normalized) for number, token in added]
         self._added = {text: _bytes_of((number,)) for text, number, _ in tokens}
         # Those that are looked for before the text is normalised come first, whatever is between.
@@ -127,16 +96,14 @@ class WordTable:
         Raises:
             NotUnderstoodError: TOKENIZER_ERROR.
         """
-        ids = bytearray()
+        result = array("I")
         for part in self._parts(text, 0):
             if (token := self._added.get(part)) is not None:
-                ids += token
+                result.frombytes(token)
             elif part.isascii():
-                ids += self._words(part)
+                self._add_words(part, result)
             elif part:
-                ids += _bytes_of(self._encode([part])[0])
-        result = array("I")
-        result.frombytes(ids)
+                result.extend(self._encode([part])[0])
         return result
 
     def _parts(self, text: str, group: int) -> list[str]:
@@ -148,64 +115,42 @@ class WordTable:
         tokens = self._added
         return [item for part in parts for item in ([part] if part in tokens else self._parts(part, group + 1))]
 
-    def _words(self, text: str) -> bytes:
-        if len(text) <= _SLICE_CHARS:
-            return self._ids_of(self._find(text))
-        ids, start, size = bytearray(), 0, _SLICE_CHARS
+    def _add_words(self, text: str, result: array[int]) -> None:
+        start = 0
         while start < len(text):
-            end = start + size
-            words = self._find(text, start, end)
-            if end < len(text):
-                sure = end
-                while words and sure > end - _MARGIN_CHARS:
-                    sure -= len(words.pop())
-                if not words:  # one very long word
-                    size *= 2
-                    continue
-                end = sure
-            start, size = end, _SLICE_CHARS
-            ids += self._ids_of(words)
-            time.sleep(_PAUSE_S)
-        return bytes(ids)
-
-    def _ids_of(self, words: Sequence[str]) -> bytes:
-        known = self._known
-        try:
-            return b"".join(map(known.__getitem__, words))
-        except KeyError:
-            pass
-        new = [word for word in dict.fromkeys(words) if word not in known]
-        learned = dict(zip(new, map(_bytes_of, self._encode(new)), strict=True))
-        if len(known) + len(new) > MAX_WORDS:
-            self._known = known = {}
-        known.update((word, ids) for word, ids in learned.items() if len(word) <= MAX_WORD_CHARS)
-        if len(learned) == len(words):
-            return b"".join(learned.values())
-        return b"".join([learned.get(word) or known.get(word) or self._alone(word) for word in words])
-
-    def _alone(self, word: str) -> bytes:
-        """Return the ids of a word that was known until the table began anew."""
-        return _bytes_of(self._encode([word])[0])
+            if start:
+                time.sleep(_PAUSE_S)
+            learned: dict[str, bytes] = {}
+            ids, end, missing = self._words.encode(text, start, start + _SLICE_CHARS, learned)
+            while missing:  # again where a word was known until the table began anew
+                fresh = dict(zip(missing, map(_bytes_of, self._encode_words(missing)), strict=True))
+                learned |= fresh
+                self._words.learn(fresh)
+                ids, end, missing = self._words.encode(text, start, start + _SLICE_CHARS, learned)
+            result.frombytes(ids)
+            start = end
 
 
 def table_for(
     description: Mapping[str, Any],
     added: Mapping[int, AddedToken],
-    encode: Callable[[list[str]], list[list[int]]],
+    encode: Encode,
+    encode_words: Encode | None = None,
 ) -> WordTable | None:
     """Return an empty table for a tokenizer; None where it is not sure to give the library's ids.
 
     Args:
         description: Its `tokenizer.json`.
         added: Its added tokens by their ids, as the library has them.
-        encode: The library's own.
+        encode: The library: the ids of each of these texts, without special ones around.
+        encode_words: The same for ASCII texts that are a word each; None: there is no shorter way.
     """
-    find = find_words_of(description)
-    if find is None or any(token.single_word or token.lstrip or token.rstrip for token in added.values()):
+    kind = kind_of(description)
+    if kind is None or any(token.single_word or token.lstrip or token.rstrip for token in added.values()):
         return None
     if len({str(token.content) for token in added.values()}) != len(added):
         return None
-    return WordTable(find, added.items(), encode)
+    return WordTable(table_of(kind), added.items(), encode, encode_words or encode)
 
 
 def _splitter(tokens: Sequence[str]) -> Callable[[str], list[str]]:
