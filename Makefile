@@ -63,7 +63,7 @@ bench-agent: $(VENV)/.test ## an agent beside 50,000 block events/s: CPU, frame 
 	@$(BIN)/python -m loadtest.bench.agent $(ARGS)
 
 # Two sets of packages share the environment: what the demo needs, and with it what the tests need.
-NATIVE := native_build.py $(wildcard router/native/*.c)
+NATIVE := native_build.py $(wildcard router/native/*.[ch])
 
 $(VENV)/.demo: locks/demo.txt pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing what the demo needs into $(VENV)"

@@ -13,7 +13,7 @@ from router.fleet.replica import Replica, ReplicaState, Unit
 from router.fleet.vouching import Vouching
 from router.index.approximate import memory_slot
 from router.index.expected import ExpectedBlocks
-from router.index.prefix_index import Match, PrefixIndex
+from router.index.prefix_index import PrefixIndex, View
 from router.kv.extra_keys import Lora
 from router.kv.hashes import max_hit_tokens
 from router.kv.schemes import Scheme
@@ -22,7 +22,6 @@ from router.scheduling.candidate import Candidate
 from router.scheduling.filters import Standing, objection
 from router.scheduling.ring import OwnerRing
 
-NO_MATCH = Match(0, 0)
 FRESH_S = 5.0
 """An engine's own figures are believed for this long."""
 MAX_VIEWS = 256
@@ -36,8 +35,8 @@ class _Family:
     scheme: Scheme | None
     lora: Lora | None
     units: list[Unit] = field(default_factory=list)
-    mask: int = 0
-    mask_version: int = -1
+    slots: View | None = None
+    """The units' slots in the index, in their order."""
 
 
 @dataclass(slots=True)
@@ -171,7 +170,9 @@ class Surveyor:
     def _add_family(self, survey: Survey, prompt: Prompt, family: _Family, now_s: float) -> None:
         chain: list[int] = []
         readable: Sequence[int] = ()
-        matches: dict[int, Match] = {}
+        doubted = self._doubted(prompt, family)
+        nothing = [0] * len(family.units)
+        held, cpu, disk = nothing, nothing, nothing
         block_size = 1
         if family.scheme is not None:
             block_size = family.scheme.block_size
@@ -180,19 +181,20 @@ class Surveyor:
                 survey.owner_key = chain[min(len(chain), self.config.owner_blocks) - 1]
             if chain and prompt.reads_cache:
                 readable = chain[: max_hit_tokens(prompt.tokens, block_size) // block_size]
-                matches = self._index.match(readable, self._mask(family))
-        removed, doubts, extend = survey.removed, self._vouching.doubts, self._expected.extend
+                held, on_cpu, on_disk = self._index.depths(readable, self._slots(family, doubted))
+                cpu, disk = on_cpu or nothing, on_disk or nothing
+        removed, extend = survey.removed, self._expected.extend
         approximate_share = self.config.weights.approximate_share
-        for unit in family.units:
+        for unit, blocks, cpu_blocks, disk_blocks in zip(family.units, held, cpu, disk, strict=True):
             replica_id = unit.replica.replica_id
             if replica_id in removed:
                 continue
-            slot, trust = unit.slot, unit.trust
-            if doubts and self._is_doubted(unit, prompt):
+            trust = unit.trust
+            if unit.unit_id in doubted:
                 survey.doubted.add(unit.unit_id)
-                slot, trust = memory_slot(slot), Trust.APPROXIMATE
-            match = NO_MATCH if unit.trust is Trust.NONE else matches.get(slot, NO_MATCH)
-            blocks, gpu_blocks, cpu_blocks = match.blocks, match.gpu_blocks, match.cpu_blocks
+                trust = Trust.APPROXIMATE
+            elif trust is Trust.NONE:
+                blocks = cpu_blocks = disk_blocks = 0
             in_flight = unit.in_flight
             survey.units.append(unit)
             survey.chains.append(chain)
@@ -205,7 +207,7 @@ class Surveyor:
                     prompt.tokens,
                     blocks * block_size,
                     cpu_blocks * block_size,
-                    (blocks - gpu_blocks - cpu_blocks) * block_size,
+                    disk_blocks * block_size,
                     (extend(unit.serial, readable, blocks) if readable else blocks) * block_size,
                     approximate_share if trust is Trust.APPROXIMATE else 1.0,
                     in_flight.backlog_tokens(now_s) + unit.sibling_tokens + unit.peer_tokens,
@@ -215,16 +217,24 @@ class Surveyor:
                 )
             )
 
-    def _is_doubted(self, unit: Unit, prompt: Prompt) -> bool:
-        reports = unit.trust in (Trust.EXACT, Trust.MAPPED)
-        return reports and self._vouching.is_distrusted(unit, unit.replica.asked_model(prompt.model), prompt.kind)
+    def _doubted(self, prompt: Prompt, family: _Family) -> set[str]:
+        """Return the units whose reports are not believed for this kind of request, by name."""
+        if not self._vouching.doubts:
+            return set()
+        return {
+            unit.unit_id
+            for unit in family.units
+            if unit.trust in (Trust.EXACT, Trust.MAPPED)
+            and self._vouching.is_distrusted(unit, unit.replica.asked_model(prompt.model), prompt.kind)
+        }
 
-    def _mask(self, family: _Family) -> int:
-        if family.mask_version != self._index.version:
-            slots = [unit.slot for unit in family.units]
-            family.mask = self._index.mask_of([*slots, *map(memory_slot, slots)])
-            family.mask_version = self._index.version
-        return family.mask
+    def _slots(self, family: _Family, doubted: set[str]) -> View:
+        if doubted:
+            units = family.units
+            return self._index.view([memory_slot(u.slot) if u.unit_id in doubted else u.slot for u in units])
+        if family.slots is None:
+            family.slots = self._index.view([unit.slot for unit in family.units])
+        return family.slots
 
 
 def _running(unit: Unit, now_s: float) -> int:

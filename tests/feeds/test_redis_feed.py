@@ -264,4 +264,4 @@ async def test_cache_groups_of_several_block_sizes_are_matched_by_their_hash_uni
     await agent.store(1, 2, 3, 4, 5)
     await agent.store(2, 4, group=1)
     await eventually(lambda: len(router.index.dump(unit.slot)) == 7)
-    assert router.index.match([1, 2, 3, 4, 5], router.index.mask_of([unit.slot]))[unit.slot].blocks == 4
+    assert router.index.match([1, 2, 3, 4, 5], [unit.slot])[unit.slot].blocks == 4

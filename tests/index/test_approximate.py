@@ -24,7 +24,7 @@ def common(first: list[int], second: list[int]) -> int:
 
 
 def matched(index: PrefixIndex, chain: list[int]) -> int:
-    match = index.match(chain, index.mask_of([0])).get(0)
+    match = index.match(chain, [0]).get(0)
     return match.blocks if match else 0
 
 
@@ -100,7 +100,7 @@ def test_the_deepest_block_is_forgotten_first() -> None:
     memory = ApproximateMemory(index)
     memory.remember(0, [1, 2, 3], num_blocks=4)
     memory.remember(0, [7, 8], num_blocks=4)
-    assert index.match([1, 2, 3], index.mask_of([0])) == {0: Match(2, 2)}
+    assert index.match([1, 2, 3], [0]) == {0: Match(2, 2)}
 
 
 def test_it_never_holds_more_than_the_engine() -> None:

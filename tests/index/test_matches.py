@@ -29,7 +29,7 @@ def _index(*sizes: int, blocks: dict[int, int] | None = None) -> PrefixIndex:
 
 
 def _matched(index: PrefixIndex) -> Match | None:
-    return index.match(CHAIN, index.mask_of([0])).get(0)
+    return index.match(CHAIN, [0]).get(0)
 
 
 def test_the_engine_names_larger_blocks_by_our_chain() -> None:
@@ -80,7 +80,7 @@ def test_other_units_are_walked_as_ever_and_a_slot_begins_anew() -> None:
     """One unit's groups are nobody else's."""
     index = _index(16, 32)
     index.store(1, CHAIN[:7])
-    assert index.match(CHAIN, index.mask_of([0, 1])) == {0: Match(24, 24), 1: Match(7, 7)}
+    assert index.match(CHAIN, [0, 1]) == {0: Match(24, 24), 1: Match(7, 7)}
     index.clear(0)
     index.set_strides(0, ())
     index.store(0, CHAIN[:3])
@@ -108,5 +108,5 @@ def test_any_holding_is_as_a_naive_search_finds_it(strides: list[int], held: lis
         )
 
     expected = max(filter(usable, range(length + 1)))
-    found = index.match(hashes, index.mask_of([0])).get(0)
+    found = index.match(hashes, [0]).get(0)
     assert (found.blocks if found else 0) == expected
