@@ -17,11 +17,12 @@ MAX_CHANGES_IN_PLACE = 3
 
 
 class OwnerRing:
-    """Names on a ring."""
+    """Names on a ring, each at `points` places."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str] = (), points: int = POINTS_PER_UNIT) -> None:
         self.names: frozenset[str] = frozenset()
-        self._ring = _build(())
+        self._points = points
+        self._ring = _build((), points)
         self._keys: list[int] = []
         self._owners: list[str] = []
         self._asked: int | None = None
@@ -37,7 +38,7 @@ class OwnerRing:
         wanted = frozenset(names)
         gone, new = self.names - wanted, wanted - self.names
         if len(gone) + len(new) > MAX_CHANGES_IN_PLACE:
-            self._ring = _build(sorted(wanted))
+            self._ring = _build(sorted(wanted), self._points)
         else:
             for name in sorted(gone):
                 self._ring.remove_node(name)
@@ -64,8 +65,8 @@ class OwnerRing:
         return self._answered
 
 
-def _build(names: Sequence[str]) -> HashRing:
-    return HashRing(nodes=list(names), hash_fn=_hash, vnodes=POINTS_PER_UNIT)
+def _build(names: Sequence[str], points: int) -> HashRing:
+    return HashRing(nodes=list(names), hash_fn=_hash, vnodes=points)
 
 
 def _hash(name: str) -> int:

@@ -37,6 +37,7 @@ class Request:
         computed_tokens: Leading tokens whose KV is there, or will be when the step under way ends.
         blocks: The blocks it holds, in the order of its tokens.
         stored_blocks: Leading blocks that are findable.
+        quiet_tokens: Up to so many computed tokens nothing happens to its blocks: none is taken, none becomes full.
         cached_tokens: Prompt tokens taken from the cache when it first ran; None before.
         preemptions: How often it lost its blocks.
         finish_reason: "length", "stop" or "abort" once finished.
@@ -60,6 +61,7 @@ class Request:
     computed_tokens: int = 0
     blocks: list[int] = field(default_factory=list)
     stored_blocks: int = 0
+    quiet_tokens: int = 0
     cached_tokens: int | None = None
     preemptions: int = 0
     finish_reason: str | None = None

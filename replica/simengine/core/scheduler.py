@@ -22,6 +22,7 @@ from replica.simengine.core.block_pool import BlockPool
 from replica.simengine.core.events import CacheEvent
 from replica.simengine.core.hashing import BlockHasher
 from replica.simengine.core.request import Request, State
+from replica.simengine.core.steady import SteadyRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
         self.counters = Counters()
+        self._steady = False
 
     @property
     def has_work(self) -> bool:
@@ -99,6 +101,7 @@ class Scheduler:
         request.arrived_s = now_s
         if self.limits.prefix_caching:
             request.hash_blocks(self.hasher)
+        self._steady = False
         self.waiting.append(request)
 
     def abort(self, request: Request, reason: str = "abort") -> None:
@@ -119,7 +122,16 @@ class Scheduler:
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            count = min(len(request.token_ids) - request.computed_tokens, budget)
+            count = len(request.token_ids) - request.computed_tokens
+            if count == 1 and request.prompt_tokens <= request.computed_tokens < request.quiet_tokens:
+                # As nearly always: a token of an answer, within the blocks that are there.
+                budget -= 1
+                request.computed_tokens += 1
+                step.work.append((request, 1))
+                step.tokens += 1
+                index += 1
+                continue
+            count = min(count, budget)
             while not self._grow(request, count):
                 victim = self.running.pop()
                 self._preempt(victim)
@@ -133,6 +145,7 @@ class Scheduler:
             index += 1
         if not preempted:
             self._admit(step, budget)
+        self._steady = not preempted and step.prefill_tokens == 0 and len(step.work) == len(self.running)
         return step
 
     def complete(self, step: Step, now_s: float) -> list[Request]:
@@ -142,21 +155,62 @@ class Scheduler:
             The requests that got one, in order; the token is the last of `token_ids`. Finished ones are freed.
         """
         advanced = []
+        running, block_size, hashes = State.RUNNING, self.block_size, self.limits.prefix_caching
         for request, _ in step.work:
-            if request.state is not State.RUNNING or request.computed_tokens < len(request.token_ids):
+            tokens = request.token_ids
+            if request.state is not running or request.computed_tokens < len(tokens):
                 continue
-            request.token_ids.append(request.next_token())
+            tokens.append(request.next_token())
             if request.first_token_s is None:
                 request.first_token_s = now_s
-            self.counters.generated_tokens += 1
-            if self.limits.prefix_caching:
+            length = len(tokens)
+            if hashes and length % block_size == 0:
                 request.hash_blocks(self.hasher)
-            reason = self._end_of(request)
-            if reason is not None:
-                self.running.remove(request)
-                self._finish(request, reason)
+            if (
+                request.stop_token_ids
+                or length - request.prompt_tokens >= request.max_tokens
+                or length >= self.max_model_len
+            ):
+                reason = self._end_of(request)
+                if reason is not None:
+                    self.running.remove(request)
+                    self._finish(request, reason)
             advanced.append(request)
+        self.counters.generated_tokens += len(advanced)
         return advanced
+
+    def steady_run(self) -> SteadyRun | None:
+        """Return the next steps as one, as far as they do nothing but decode; None where that can't be told.
+
+        Whoever takes it calls `end_run` before anything else is asked of the scheduler but `add`.
+        """
+        if not self._steady or not self.running:
+            return None
+        steps = self.max_model_len
+        for request in self.running:
+            if request.stop_token_ids:
+                return None
+            length = len(request.token_ids)
+            steps = min(
+                steps, request.max_tokens - (length - request.prompt_tokens) - 1, self.max_model_len - length - 1
+            )
+        if steps < 1:
+            return None
+        run = SteadyRun(self.running, steps, self._grow, self._settle)
+        if self.waiting:
+            run.steps = run.next_change  # what is stored then may be just what the head of the queue needs
+        return run if run.steps > 0 else None
+
+    def end_run(self, run: SteadyRun, steps: int) -> None:
+        """So many steps of a run were carried out."""
+        self.counters.generated_tokens += run.end(steps)
+
+    def _settle(self, request: Request, computed_tokens: int) -> None:
+        request.computed_tokens = computed_tokens
+        tokens = request.token_ids
+        tokens.extend([request.next_token() for _ in range(computed_tokens + 1 - len(tokens))])
+        if self.limits.prefix_caching:
+            request.hash_blocks(self.hasher)
 
     def take_events(self) -> list[CacheEvent]:
         """Return what was stored and evicted since the last call, in order."""
@@ -214,6 +268,9 @@ class Scheduler:
             event = request.stored_event(full, self.block_size) if self.limits.announces else None
             self.pool.store(request.blocks[start:full], request.keys[start:full], event)
             request.stored_blocks = full
+        request.quiet_tokens = len(request.blocks) * self.block_size
+        if self.limits.prefix_caching:
+            request.quiet_tokens = min(request.quiet_tokens, (request.stored_blocks + 1) * self.block_size - 1)
         return True
 
     def _compute(self, step: Step, request: Request, count: int) -> None:
@@ -240,6 +297,7 @@ class Scheduler:
         return None
 
     def _finish(self, request: Request, reason: str) -> None:
+        self._steady = False
         self._free(request)
         request.state = State.FINISHED
         request.finish_reason = reason
@@ -250,3 +308,4 @@ class Scheduler:
         request.blocks = []
         request.stored_blocks = 0
         request.computed_tokens = 0
+        request.quiet_tokens = 0

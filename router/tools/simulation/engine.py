@@ -68,5 +68,11 @@ class Engine(Protocol):
     def remaining_tokens(self) -> float:
         """Return the prompt tokens that it has yet to compute: what no router can know exactly."""
 
+    def used_share(self) -> float:
+        """Return the share of its cache that requests hold, 0 to 1: what engines report as KV cache usage."""
+
+    def waiting(self) -> int:
+        """Return how many of its requests have not begun."""
+
     def stop(self) -> list[Job]:
         """End it; return the requests that it did not answer to the end. It does nothing any more."""

@@ -28,6 +28,8 @@ class SerialEngine:
         self._held: OrderedDict[int, None] = OrderedDict()
         self._jobs: dict[Job, None] = {}
         self._free_s = 0.0
+        self._used_tokens = 0
+        self._waiting = 0
 
     def submit(self, job: Job) -> None:
         """See `Engine`."""
@@ -39,6 +41,8 @@ class SerialEngine:
         self.running += 1
         self.computed_tokens += uncached
         self._jobs[job] = None
+        self._used_tokens += turn.prompt_tokens
+        self._waiting += 1
         self._free_s = max(self._free_s, now_s) + uncached / shape.prefill_tokens_per_s
         self._timeline.at(self._free_s, self._computed, job)
 
@@ -54,12 +58,20 @@ class SerialEngine:
         """See `Engine`."""
         return max(0.0, self._free_s - self._timeline.now_s) * self.shape.prefill_tokens_per_s
 
+    def used_share(self) -> float:
+        """See `Engine`: what requests hold is not kept from being evicted here, but it is told."""
+        return min(1.0, self._used_tokens / (self.shape.num_blocks * self.shape.block_tokens))
+
+    def waiting(self) -> int:
+        """See `Engine`."""
+        return self._waiting
+
     def stop(self) -> list[Job]:
         """See `Engine`."""
         left = list(self._jobs)
         self._jobs.clear()
         self._held.clear()
-        self.running = 0
+        self.running = self._waiting = self._used_tokens = 0
         return left
 
     def _keep(self, blocks: Sequence[int]) -> None:
@@ -77,6 +89,7 @@ class SerialEngine:
     def _computed(self, job: Job) -> None:
         if job not in self._jobs:
             return
+        self._waiting -= 1
         self._listener.first_token(job)
         self._timeline.at(self._timeline.now_s + job.turn.output_tokens * self.shape.decode_step_s, self._ended, job)
 
@@ -84,4 +97,5 @@ class SerialEngine:
         if self._jobs.pop(job, self) is self:
             return
         self.running -= 1
+        self._used_tokens -= job.turn.prompt_tokens
         self._listener.finished(job)

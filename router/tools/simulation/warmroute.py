@@ -186,7 +186,8 @@ class OwnPlacement:
     def _report_load(self, now_s: float) -> None:
         self._load_due_s = now_s + LOAD_EVERY_S
         for replica, engine in self.engines.items():
-            load = EngineLoad(engine.running, 0, 0.0, now_s)
+            waiting = engine.waiting()
+            load = EngineLoad(engine.running - waiting, waiting, engine.used_share(), now_s)
             for router in self.routers:
                 router.fleet.report_load(_name(replica), load)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from replica.simengine.core.scheduler import Scheduler
 from router.tools.simulation.batched import BatchedEngine
 from router.tools.simulation.engine import EngineShape
 from router.tools.simulation.requests import Job, Session, Turn
 from router.tools.simulation.serial import SerialEngine
-from router.tools.simulation.timeline import Timeline
+from router.tools.simulation.timeline import ASK, Timeline
 
 
 class Heard:
@@ -122,3 +125,48 @@ def test_a_stopped_engine_gives_back_what_it_had_and_says_no_more(timeline, hear
     timeline.run()
     assert heard.first_tokens == {}
     assert heard.ends == {}
+
+
+def test_batched_knows_what_waits_and_what_is_held(timeline, heard) -> None:
+    """Of one that waits for room, what the cache lacks is left to compute; usage is the blocks of those that run."""
+    engine = BatchedEngine(0, EngineShape(10, 16), timeline, heard)
+    engine.submit(_job(0, 80, (1, 2, 3, 4, 5), output=30))
+    seen: list[tuple[int, float, float]] = []
+
+    def ask() -> None:
+        engine.submit(_job(1, 100, (1, 2, 3, 6, 7, 8, 9)))  # 4 more blocks than are free
+        seen.append((engine.waiting(), engine.used_share(), engine.remaining_tokens()))
+
+    timeline.at(0.5, ask, who=ASK)
+    timeline.run()
+    # 0.035 s to the first token, then 0.025 s each: at 0.5 s 19 steps have begun after it, so 99 tokens in 7 blocks.
+    assert seen[0] == (1, pytest.approx(0.7), 100 - 48)
+    assert len(heard.ends) == 2
+
+
+def _everything(monkeypatch, seed: int, *, steadily: bool) -> tuple[list, list]:
+    """What comes of random traffic on one small engine: requests' times and hits, and all it told of blocks."""
+    rng = random.Random(seed)
+    timeline, told = Timeline(), []
+    heard = Heard(timeline)
+    heard.stored = lambda replica, blocks: told.append((timeline.now_s, "stored", *blocks))
+    heard.removed = lambda replica, blocks: told.append((timeline.now_s, "removed", *blocks))
+    if not steadily:
+        monkeypatch.setattr(Scheduler, "steady_run", lambda scheduler: None)
+    engine = BatchedEngine(0, EngineShape(40, 16, max_running=5), timeline, heard)
+    jobs = []
+    for number in range(60):
+        kind, blocks = rng.randrange(6), rng.randint(1, 12)
+        names = tuple([100 * kind + depth for depth in range(blocks)] + [10_000 + number])
+        tokens = 16 * blocks + rng.randint(1, 16)
+        jobs.append(_job(number, tokens, names, output=rng.randint(1, 90), answer=(20_000 + number,)))
+        timeline.at(rng.random() * 20, engine.submit, jobs[-1], who=ASK)
+    timeline.run()
+    monkeypatch.undo()
+    return [(job.cached_tokens, heard.first_tokens[job.number], heard.ends[job.number]) for job in jobs], told
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_steps_taken_as_one_come_to_what_single_steps_come_to(monkeypatch, seed) -> None:
+    """Every first token, end, hit, store and eviction, to the last digit, with queues and preemption."""
+    assert _everything(monkeypatch, seed, steadily=True) == _everything(monkeypatch, seed, steadily=False)
