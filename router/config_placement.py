@@ -42,6 +42,12 @@ class WeightsConfig(Section):
     price_max: float = Field(21.0, ge=0, le=1_000, description="the price never grows over this")
     cpu_tier_share: float = Field(0.8, ge=0, le=1, description="share of a CPU-tier token that counts as saved")
     disk_tier_share: float = Field(0.5, ge=0, le=1, description="share of a disk-tier token that counts as saved")
+    kv_pressure_tokens: float = Field(
+        0.0, ge=0, le=10_000_000, description="cost of a replica whose KV cache is full, in prefill tokens; 0: none"
+    )
+    kv_pressure_from: float = Field(
+        0.8, ge=0, lt=1, description="share of the KV cache in use from which that cost grows, up to the whole at 1"
+    )
     approximate_share: float = Field(
         0.9, ge=0, le=1, description="share of a match that counts under APPROXIMATE trust"
     )
@@ -107,6 +113,12 @@ class PlacementConfig(Section):
     owner_blocks: int = Field(4, ge=1, le=1_024, description="leading blocks that name a prompt's owner on the ring")
     prefill_tokens_per_s: float = Field(
         8_000.0, gt=0, le=10_000_000, description="prefill speed assumed until a replica's own is learned"
+    )
+    ramp_s: float = Field(
+        10.0,
+        ge=0,
+        le=3_600,
+        description="a replica that joins counts as slower than it is for so long; 0: at once as it is",
     )
     event_lag_s: float = Field(0.2, ge=0, le=60, description="expected blocks outlive the first token by this")
     affinity: AffinityConfig | None = Field(

@@ -113,7 +113,8 @@ class Placer:
             self.shadow = self._shadow(config)
         self._affinity = Affinity(config.affinity, self._affinity) if config.affinity is not None else None
         self._others.clear()
-        self._config = self._profile.config = self._surveyor.config = config
+        self._profile.configure(config)
+        self._config = self._surveyor.config = config
         self._trace = trace
 
     def place(

@@ -22,6 +22,8 @@ from router.scheduling.candidate import Candidate
 from router.scheduling.filters import Standing, objection
 from router.scheduling.ring import OwnerRing
 
+FIRST_SHARE = 0.2
+"""Of its speed, at the beginning of a new replica's ramp."""
 FRESH_S = 5.0
 """An engine's own figures are believed for this long."""
 MAX_VIEWS = 256
@@ -116,6 +118,10 @@ class Surveyor:
             self._take_ejected(view, survey, limit)
         for family in view.families:
             self._add_family(survey, prompt, family, now_s)
+        if self.config.weights.kv_pressure_tokens:
+            for unit, candidate in zip(survey.units, survey.candidates, strict=True):
+                if unit.load is not None and now_s - unit.load.at_s <= FRESH_S:
+                    candidate.kv_usage_share = unit.load.kv_usage
         return survey
 
     def _take_ejected(self, view: _View, survey: Survey, limit: int) -> None:
@@ -211,11 +217,18 @@ class Surveyor:
                     (extend(unit.serial, readable, blocks) if readable else blocks) * block_size,
                     approximate_share if trust is Trust.APPROXIMATE else 1.0,
                     in_flight.backlog_tokens(now_s) + unit.sibling_tokens + unit.peer_tokens,
-                    in_flight.prefill_tokens_per_s,
+                    in_flight.prefill_tokens_per_s
+                    if unit.new_since_s is None
+                    else in_flight.prefill_tokens_per_s * self._ramp_share(unit.new_since_s, now_s),
                     _running(unit, now_s),
                     trust,
                 )
             )
+
+    def _ramp_share(self, since_s: float, now_s: float) -> float:
+        """Return as how fast a replica counts that joined then: its caches are empty, and its first steps are slow."""
+        ramp_s = self.config.ramp_s
+        return 1.0 if now_s - since_s >= ramp_s else FIRST_SHARE + (1 - FIRST_SHARE) * (now_s - since_s) / ramp_s
 
     def _doubted(self, prompt: Prompt, family: _Family) -> set[str]:
         """Return the units whose reports are not believed for this kind of request, by name."""

@@ -15,6 +15,9 @@ from router.fleet.replica import Replica, ReplicaState, Unit
 from router.kv.extra_keys import Lora
 from router.kv.schemes import Scheme
 
+SETTLED_S = 30.0
+"""A router takes what joins so soon after its first replica for a fleet that was there before."""
+
 
 class Fleet:
     """Replicas and units by name.
@@ -55,6 +58,7 @@ class Fleet:
         self._free_slots: list[int] = []
         self._next_slot = 0
         self._next_serial = 0
+        self._began_s = float("inf")
         self.version = 0
         """Grows with every change of members, the models they serve or their schemes."""
 
@@ -87,6 +91,7 @@ class Fleet:
 
         Under another url it is another process: its units begin anew, with nothing in flight and no blocks.
         """
+        self._began_s = min(self._began_s, now_s)
         replica = self._replicas.get(facts.replica_id)
         if replica is not None and replica.url != facts.url:
             self.withdraw(facts.replica_id)
@@ -106,7 +111,7 @@ class Fleet:
         for unit in [unit for unit in replica.units if unit.unit_id not in wanted]:
             self._withdraw_unit(unit)
         for unit_facts in facts.units:
-            self._announce_unit(replica, unit_facts)
+            self._announce_unit(replica, unit_facts, now_s)
         return replica
 
     def withdraw(self, replica_id: str) -> None:
@@ -270,7 +275,7 @@ class Fleet:
         """How many replicas may take a request."""
         return sum(replica.state(now_s) is ReplicaState.READY for replica in self._replicas.values())
 
-    def _announce_unit(self, replica: Replica, facts: UnitFacts) -> None:
+    def _announce_unit(self, replica: Replica, facts: UnitFacts, now_s: float) -> None:
         unit = self._units.get(facts.unit_id)
         if unit is not None and unit.replica is not replica:
             self._withdraw_unit(unit)
@@ -280,6 +285,8 @@ class Fleet:
             self._next_slot = max(self._next_slot, slot + 1)
             load = UnitLoad(self._prefill_tokens_per_s)
             unit = Unit(facts.unit_id, facts.rank, slot, self._next_serial, replica, load)
+            if now_s - self._began_s > SETTLED_S:
+                unit.new_since_s = now_s
             self._next_serial += 1
             self._units[facts.unit_id] = unit
             replica.units.append(unit)

@@ -33,6 +33,7 @@ class Unit:
         sibling_tokens: What of that is not computed yet, in uncached prompt tokens.
         peer_requests: What the fleet's other routers have placed here, as they told it.
         peer_tokens: What of that is not computed yet.
+        new_since_s: When it joined a fleet that was there already; None: it was there when the router began.
         foreign_requests: Requests that the engine counted in its last figures beyond those of all known routers.
     """
 
@@ -55,6 +56,7 @@ class Unit:
     peer_requests: int = 0
     peer_tokens: float = 0.0
     foreign_requests: int = 0
+    new_since_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)

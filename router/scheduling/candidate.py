@@ -27,6 +27,8 @@ class Candidate:
         trust: The unit's trust, for the Decision.
         terms: Its cost by scorer, in prefill tokens; filled in when it is scored.
         cost: Their sum.
+        kv_usage_share: Share of its KV cache that running requests hold, as the engine said; 0 where it did not, or
+            where nobody asks.
     """
 
     unit_id: str
@@ -43,6 +45,7 @@ class Candidate:
     trust: str = "exact"
     terms: tuple[float, ...] = ()
     cost: float = 0.0
+    kv_usage_share: float = 0.0
 
     def uncached_tokens(self, cpu_share: float = 1.0, disk_share: float = 1.0) -> float:
         """Tokens that it would have to compute, with slower tiers and lower trust counted as part-cached.

@@ -18,7 +18,7 @@ from router.scheduling.pickers import (
     PowerOfTwo,
     RoundRobin,
 )
-from router.scheduling.scorers import SCORERS, Market, Scorer, price_of
+from router.scheduling.scorers import SCORERS, Market, Scorer, pace_of, price_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,16 @@ class Profile:
     """
 
     def __init__(self, config: PlacementConfig) -> None:
+        self._picker = POLICY_TABLE[config.policy].picker()
+        self.configure(config)
+
+    def configure(self, config: PlacementConfig) -> None:
+        """Score by other weights from now on; the policy stays the same, and what its picker remembers."""
         self.config = config
-        policy = POLICY_TABLE[config.policy]
-        self.terms = policy.scorers
-        self._scorers: list[Scorer] = [SCORERS[name] for name in policy.scorers]
-        self._picker = policy.picker()
+        self.terms = POLICY_TABLE[config.policy].scorers
+        if config.weights.kv_pressure_tokens:
+            self.terms = (*self.terms, "kv_pressure")
+        self._scorers: list[Scorer] = [SCORERS[name] for name in self.terms]
 
     def decide(self, candidates: Sequence[Candidate], choice: Choice) -> Pick:
         """Choose among at least one candidates, and fill in their costs.
@@ -86,7 +91,7 @@ class Profile:
         The costs are worked out under every policy, so that a Decision can say what another one would have done.
         """
         weights = self.config.weights
-        market = Market(price_of(candidates, weights), weights)
+        market = Market(price_of(candidates, weights), weights, pace_of(candidates))
         columns = [scorer(candidates, market) for scorer in self._scorers]
         costs = []
         for candidate, terms in zip(candidates, zip(*columns, strict=True), strict=True):

@@ -348,3 +348,30 @@ def test_an_ejected_fleet_has_no_more_room_than_another() -> None:
     house.placer.place(prompt(), "a", 0.0)
     with pytest.raises(NoRoomError):
         house.placer.place(prompt(), "b", 0.0)
+
+
+def test_a_replica_that_joins_counts_as_slower_for_a_while() -> None:
+    """It begins at a fifth of its speed; what was there when the router began has no ramp."""
+    house = House(replicas=2)
+    for tokens in (3_000, 3_000):
+        house.placer.place(prompt(tokens, first=tokens), "busy", 0.0)
+    unit = UnitFacts("r9/0", 0, SCHEME, Trust.EXACT, 64)
+    house.fleet.announce(ReplicaFacts("r9", "http://r9:8000", "redis", (ServedModel("tiny", "tiny"),), (unit,)), 100.0)
+
+    def speed(name: str, now_s: float) -> float:
+        decision = house.placer.explain(prompt(5_000, first=9), now_s)
+        return next(item.prefill_tokens_per_s for item in decision.candidates if item.unit_id == name)
+
+    assert [speed("r9/0", now_s) for now_s in (100.0, 105.0, 110.0)] == pytest.approx([1_600, 4_800, 8_000])
+    assert speed("r0/0", 100.0) == 8_000
+    house.placer.configure(PlacementConfig(ramp_s=0), None)
+    assert speed("r9/0", 100.0) == 8_000
+
+
+def test_kv_pressure_is_the_engine_s_own_word_while_it_is_fresh() -> None:
+    """A full replica is left alone; figures that are old say nothing."""
+    house = House(replicas=2, weights={"kv_pressure_tokens": 5_000})
+    house.holds("r0", prompt(1_024), 64)
+    house.fleet.report_load("r0/0", EngineLoad(running=0, waiting=0, kv_usage=1.0, at_s=0.0))
+    assert house.placer.explain(prompt(1_040), 1.0).winner == "r1/0"
+    assert house.placer.explain(prompt(1_040), 60.0).winner == "r0/0"

@@ -149,3 +149,43 @@ def test_power_of_two_takes_the_lighter_of_two() -> None:
 def test_every_policy_takes_the_only_candidate(policy: str) -> None:
     """With one candidate there is nothing to weigh."""
     assert winner(policy, [candidate("a", running=99)], choice("a")) == ("a", "only")
+
+
+def test_a_faster_replica_s_queue_and_recomputing_count_less() -> None:
+    """Worked by hand: speeds 12,000 and 4,000, mean 8,000, so a token takes 2/3 and 2 of the mean. Price 1 for a fleet
+    that has no price of pressure."""
+    weights = {"price_per_backlog_s": 0.0}
+    fast = candidate("a", backlog_tokens=3_000, prefill_tokens_per_s=12_000)
+    slow = candidate("b", backlog_tokens=1_500, prefill_tokens_per_s=4_000)
+    assert winner("cost", [fast, slow], choice("a", "b"), weights=weights) == ("a", "cost")
+    assert (fast.cost, slow.cost) == pytest.approx((3_000 * 2 / 3 + 1_000 * 2 / 3, 1_500 * 2 + 1_000 * 2))
+    alike = [candidate("a", backlog_tokens=3_000), candidate("b", backlog_tokens=1_500)]
+    assert winner("cost", alike, choice("a", "b"), weights=weights) == ("b", "cost")
+
+
+def test_speeds_that_chance_could_make_are_the_same() -> None:
+    """Equal replicas learn speeds that differ a little, and each router others: owners must still agree."""
+    names = [f"r{number}/0" for number in range(8)]
+    rng = random.Random(11)
+    chosen = set()
+    for _ in range(20):
+        offered = [
+            Candidate(name, name, 10_000, prefill_tokens_per_s=8_000 * rng.uniform(0.87, 1.13)) for name in names
+        ]
+        chosen.add(winner("cost", offered, choice(*names, key=77)))
+    assert len(chosen) == 1
+    assert chosen.pop()[1] == "owner"
+
+
+def test_a_nearly_full_kv_cache_costs_what_the_operator_says() -> None:
+    """From its share on up to the whole at 1; nothing by default."""
+    weights = WeightsConfig(kv_pressure_tokens=4_000, kv_pressure_from=0.8)
+    full, half, free = (candidate(name, kv_usage_share=share) for name, share in (("a", 1.0), ("b", 0.9), ("c", 0.5)))
+    profile = Profile(PlacementConfig(weights=weights))
+    profile.decide([full, half, free], choice("a", "b", "c"))
+    assert profile.terms[-1] == "kv_pressure"
+    assert [item.terms[-1] for item in (full, half, free)] == pytest.approx([4_000, 2_000, 0])
+    assert "kv_pressure" not in Profile(PlacementConfig()).terms
+    profile.configure(PlacementConfig())
+    profile.decide([full, half, free], choice("a", "b", "c"))
+    assert full.cost == free.cost

@@ -115,7 +115,10 @@ def check(args: argparse.Namespace, scenario: Scenario | None) -> Plan:
         else [change for change in scenario.changes if change.joins or change.replica < args.replicas],
         placement=placement,
         hearing=Hearing(
-            events=not args.approximate, event_delay_s=args.event_delay_s, event_loss_share=args.event_loss_share
+            events=not args.approximate,
+            event_delay_s=args.event_delay_s,
+            event_loss_share=args.event_loss_share,
+            shared_load=not args.no_shared_load,
         ),
         exact=frozenset(exact),
         routers=args.routers,

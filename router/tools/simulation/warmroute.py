@@ -16,6 +16,7 @@ from router.config_placement import PlacementConfig
 from router.fleet.facts import EngineLoad, ReplicaFacts, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.fleet.ledger import UnitLoad
+from router.fleet.peers import PeerLoads
 from router.fleet.replica import Unit
 from router.index.approximate import ApproximateMemory
 from router.index.expected import ExpectedBlocks
@@ -29,6 +30,8 @@ from router.tools.simulation.engine import Engine
 from router.tools.simulation.requests import Job
 from router.tools.simulation.timeline import Timeline
 
+SHARED_AFTER_S = 0.1
+"""From a request's placing to the other routers' knowing of it: written and read each 50 ms."""
 LOAD_EVERY_S = 0.5
 """How often engines' own figures reach the routers."""
 
@@ -67,12 +70,14 @@ class Hearing:
         events: Whether engines announce blocks; without, routers remember what they sent where.
         event_delay_s: From a block's storing to the index.
         event_loss_share: Share of announcements that are lost for ever, 0 to 1.
+        shared_load: Whether routers tell each other what they have in flight, as through Redis.
     """
 
     exact: bool = False
     events: bool = True
     event_delay_s: float = 0.02
     event_loss_share: float = 0.0
+    shared_load: bool = True
 
 
 class Router:
@@ -87,6 +92,8 @@ class Router:
             self.fleet, self.index, ExpectedBlocks(), self.approximate, config, rng, unix_time=lambda: 0.0
         )
 
+        self.peers = PeerLoads(self.fleet)
+
     def _withdrawn(self, unit: Unit) -> None:
         self.approximate.drop(unit.slot)
         self.index.clear(unit.slot)
@@ -100,6 +107,17 @@ class Router:
         self.fleet.announce(ReplicaFacts(name, f"http://{name}:8000", "redis", (), (unit,)), now_s)
         if self._hearing.exact:
             self.fleet.units[name].in_flight = ExactLoad(engine)
+
+    def tell(self, name: str, others: Iterable[Router], now_s: float) -> None:
+        """Tell other routers what is in flight here."""
+        rows = [
+            (unit.unit_id, unit.in_flight.requests, unit.in_flight.backlog_tokens(now_s))
+            for unit in self.fleet.units.values()
+            if unit.in_flight.requests
+        ]
+        for other in others:
+            if other is not self:
+                other.peers.hear(name, 0, rows, now_s)
 
     def unit(self, replica: int) -> Unit | None:
         """Return a replica's unit; None when it has left."""
@@ -117,6 +135,8 @@ class OwnPlacement:
         self.routers = [Router(config, hearing, Random(f"{seed}/router/{index}")) for index in range(routers)]
         self._placed: dict[Job, tuple[Router, Placement]] = {}
         self._load_due_s = 0.0
+        self._tells = hearing.shared_load and routers > 1 and not hearing.exact
+        self._telling = False
 
     def joined(self, replica: int, engine: Engine) -> None:
         """See `Rule`."""
@@ -142,6 +162,7 @@ class OwnPlacement:
         prompt = NamedPrompt(Kind.CHAT, None, True, None, turn.prompt_tokens, names=names)
         placement = router.placer.place(prompt, str(job.number), now_s)
         self._placed[job] = router, placement
+        self._tell_soon()
         return int(placement.replica.replica_id)
 
     def stored(self, replica: int, blocks: Sequence[int]) -> None:
@@ -156,6 +177,7 @@ class OwnPlacement:
         """See `Rule`."""
         router, placement = self._placed[job]
         router.placer.first_token(placement, self._timeline.now_s)
+        self._tell_soon()
 
     def finished(self, job: Job) -> None:
         """See `Rule`."""
@@ -169,6 +191,22 @@ class OwnPlacement:
     def _end(self, job: Job, outcome: Outcome) -> None:
         router, placement = self._placed.pop(job)
         router.placer.finish(placement, self._timeline.now_s, outcome)
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        """Something changed: have all routers told of it after the pause that the real ones make."""
+        if self._tells and not self._telling:
+            self._telling = True
+            self._timeline.at(self._timeline.now_s + SHARED_AFTER_S, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        now_s = self._timeline.now_s
+        for number, router in enumerate(self.routers):
+            router.tell(str(number), self.routers, now_s)
+            router.peers.settle(now_s)
+        if self._placed:
+            self._tell_soon()
 
     def _announce(self, replica: int, blocks: Iterable[int], stored: bool) -> None:
         hearing = self._hearing
