@@ -3,8 +3,9 @@
 A request that was computed must have stored the full blocks of its prompt that were not cached. Its last block's hash
 depends on all tokens before, so that one alone proves the prompt; a few before it tell how far it agreed. The verdict
 waits until the event lag has passed and the unit was heard after that, and needs a feed without a gap. An agent that
-lives may not have read its engine's last events yet, or they were lost on the way: so a mismatch waits until the unit
-announced something later, or until its agent must have found what it missed.
+lives may not have read its engine's last events yet, or they wait with it for a Redis that hung, or they were lost on
+the way: so a mismatch waits until something came that the engine made later, or until its agent must have found what it
+missed.
 
 - the last block was announced: good, even when it is evicted by now;
 - it was not, and the unit announced others: a mismatch;
@@ -204,4 +205,4 @@ def _verdict(evidence: Evidence, now_s: float) -> Verdict | None:
 def _was_read(evidence: Evidence) -> bool:
     """Tell whether the agent must have read what its engine announced of this request."""
     watch, due_s = evidence.watch, evidence.due_s
-    return due_s is not None and (watch.batch_s >= due_s or watch.heard_s >= due_s + UNREAD_S)
+    return due_s is not None and (watch.batch_s >= due_s or watch.read_s >= due_s + UNREAD_S)

@@ -65,15 +65,20 @@ class Lane:
         )
         self.epoch, self.sequence, self.stream_id = int(epoch), 0, stream_id.decode()
 
-    async def publish(self, batches: Sequence[tuple[Change, ...]], others: Sequence[Message] = ()) -> None:
+    async def publish(
+        self, batches: Sequence[tuple[Change, ...]], others: Sequence[Message] = (), behind_s: float = 0.0
+    ) -> None:
         """Append batches `sequence + 1`... and then other messages. The same call again after a failure is safe.
+
+        Args:
+            behind_s: Age of the newest event in the batches.
 
         Raises:
             FencedError, LostError: Nothing was written.
         """
         after = self.sequence + len(batches)
         messages: list[Message] = [
-            BlocksBatch(self._unit, self.epoch, self.sequence + 1 + index, changes)
+            BlocksBatch(self._unit, self.epoch, self.sequence + 1 + index, changes, behind_s)
             for index, changes in enumerate(batches)
         ]
         messages += others

@@ -88,7 +88,15 @@ class RankAgent:
                 self.unit.offer(saved)
         lane = Lane(redis, settings.keys, self.unit_id, settings.lease_s, settings.snapshot_s)
         shown = redis_link.shown(settings.redis_url)
-        self.sink = UnitSink(self.unit, lane, settings.lease_s, settings.snapshot_s, shown, metrics)
+        self.sink = UnitSink(
+            self.unit,
+            lane,
+            settings.lease_s,
+            settings.snapshot_s,
+            shown,
+            metrics,
+            read_until_s=lambda: time.monotonic() if self._reader is None else self._reader.read_until_s,
+        )
         self._sockets: EventSource | None = None
         self._reader: UnitReader | None = None
         if source.events is not None:

@@ -11,7 +11,7 @@ from replica.agent.metrics import AgentMetrics
 from replica.agent.proof import SchemeProof
 from replica.agent.sequencer import ReplayVerdict, Verdict
 from replica.agent.unit import SAME_START_S, UnitState
-from replica.agent.zmq_source import EventSource, Frame
+from replica.agent.zmq_source import RECEIVE_MESSAGES, EventSource, Frame
 from router.kv.wire import Change
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ class UnitReader:
         self._answers = self._silent = False
         self._started_anew = False
         self._next_check_s = 0.0
+        self.read_until_s = time.monotonic()
+        """What the engine announced before this was handed on (`time.monotonic()`)."""
         self.attached = asyncio.Event()
         """Set while our state is the engine's, or known to be out of reach: not before the first look, nor after a
         time without an engine."""
@@ -91,8 +93,11 @@ class UnitReader:
         self._next_check_s = time.monotonic() + FIRST_CHECK_S
         while True:
             frames = await self._source.receive(max(0.01, min(1.0, self._next_check_s - time.monotonic())))
+            looked_s = time.monotonic()
             for frame in frames:
                 await self._take(frame)
+            if len(frames) < RECEIVE_MESSAGES:
+                self.read_until_s = looked_s
             if self._unit.reload_due:
                 await self._reload()
             if self._source.malformed:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from replica.agent.coalescer import Coalescer
 from replica.agent.lane import FencedError, Lane, LostError
 from replica.agent.metrics import AgentMetrics
+from replica.agent.outbox import Outbox
 from replica.agent.unit import UnitState
 from router.kv.client import faults
 from router.kv.client.client import RedisError
@@ -49,6 +50,7 @@ class UnitSink:
         lease_s: How long a lease holds; it is renewed four times as often.
         snapshot_s: A unit that changed writes a snapshot at least so often.
         redis_shown: Redis' address for log lines.
+        read_until_s: Tells before when (monotonic) all that the engine announced was offered.
     """
 
     def __init__(
@@ -60,17 +62,17 @@ class UnitSink:
         redis_shown: str,
         metrics: AgentMetrics,
         coalesce_s: float = COALESCE_S,
+        read_until_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._unit = unit
         self._lane = lane
         self._renew_s = lease_s / 4
         self._snapshot_s = snapshot_s
-        self._coalesce_s = coalesce_s
         self._redis_shown = redis_shown
         self._metrics = metrics
-        self._waiting = Coalescer()
-        self._in_flight: list[tuple[Change, ...]] = []
-        self._oldest_s: float | None = None
+        self._coalesce_s = coalesce_s
+        self._read_until_s = read_until_s
+        self._outbox = Outbox(coalesce_s)
         self._load: Load | None = None
         self._beat_due = False
         self._lease_of: LeaseOf | None = None
@@ -115,21 +117,19 @@ class UnitSink:
         """Take changes to publish; `received_s` is the time.monotonic() of their frame."""
         if not self._collecting:
             return  # the snapshot that begins the epoch will hold them
-        self._waiting.add(changes)
-        self._changed = True
-        if self._oldest_s is None:
-            self._oldest_s = received_s
+        if not self._outbox.is_waiting:
             self._wake.set()
-        if self._waiting.blocks > MAX_WAITING_BLOCKS:
-            self._metrics.dropped.labels(self._unit.unit_id).inc(self._waiting.blocks)
+        self._outbox.add(changes, received_s, self._unit.last_event_s)
+        self._changed = True
+        if self._outbox.blocks > MAX_WAITING_BLOCKS:
+            self._metrics.dropped.labels(self._unit.unit_id).inc(self._outbox.blocks)
             self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Void what was published: the next thing in Redis is a new epoch with a snapshot."""
         self._generation += 1
         self._collecting = False
-        self._waiting.drop()
-        self._oldest_s = None
+        self._outbox.drop()
         self._wake.set()
 
     def report_load(self, load: Load | None) -> None:
@@ -197,7 +197,7 @@ class UnitSink:
         now = time.monotonic()
         if self._lease_of is None:
             left = self._lease_due_s - now  # no snapshot is due while there is no engine
-        elif self._in_flight or self._waiting or not self._is_established:
+        elif self._outbox or not self._is_established:
             left = 0.0
         else:
             snapshot_due_s = self._snapshot_due_s if self._changed else float("inf")
@@ -223,14 +223,16 @@ class UnitSink:
             await self._establish(self._lease_of)
             await self._enrol()
             return
-        if self._oldest_s is not None:
-            await asyncio.sleep(self._coalesce_s - (time.monotonic() - self._oldest_s))
+        if (left_s := self._outbox.due_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(left_s, self._coalesce_s))
+            if time.monotonic() < self._outbox.due_s:
+                return  # what came meanwhile made it due later or, where it is much, at once: the next step sees
         now = time.monotonic()
         if now >= self._lease_due_s:
             # Before the batch, which has routers read the lease where they do not follow the unit yet.
             await self._renew(self._lease_of, now)
         layers = None
-        if self._changed and now >= self._snapshot_due_s and not self._in_flight:
+        if self._changed and now >= self._snapshot_due_s and not self._outbox.batches:
             # Taken in one go with the batch that waits: the snapshot is the state after it.
             layers = self._unit.layers()
             self._changed = False
@@ -263,9 +265,7 @@ class UnitSink:
         await self._lane.mint()
         # From here to the snapshot's layers nothing awaits: changes after this point go into batch 1 and on.
         generation = self._generation
-        self._in_flight = []
-        self._waiting.drop()
-        self._oldest_s = None
+        self._outbox.void()
         self._collecting = True
         self._changed = False
         layers = self._unit.layers()
@@ -294,11 +294,8 @@ class UnitSink:
 
     async def _flush(self) -> None:
         generation = self._generation
-        oldest_s = None
-        if not self._in_flight:
-            self._in_flight = self._waiting.take()
-            oldest_s, self._oldest_s = self._oldest_s, None
-        batches = self._in_flight
+        oldest_s = self._outbox.take(time.monotonic())
+        batches = self._outbox.batches
         others: list[Message] = []
         if self._beat_due:
             self._beat_due = False
@@ -309,12 +306,12 @@ class UnitSink:
         if not batches and not others:
             return
         try:
-            await self._lane.publish(batches, others)
+            await self._lane.publish(batches, others, self._outbox.behind_s(time.monotonic(), time.time()))
         except BaseException:
             self._announcement_due = self._announcement_due or announced
             raise
         if generation == self._generation:
-            self._in_flight = []
+            self._outbox.batches = []
         unit_id = self._unit.unit_id
         self._metrics.published.labels(unit_id).inc(sum(len(c.hashes) for batch in batches for c in batch))
         if batches and oldest_s is not None:
@@ -322,8 +319,15 @@ class UnitSink:
 
     def _heartbeat(self, batches: int = 0) -> Heartbeat:
         load = self._load
-        head = (self._unit.unit_id, self._lane.epoch, self._lane.sequence + batches)
-        return Heartbeat(*head) if load is None else Heartbeat(*head, load.running, load.waiting, load.kv_usage)
+        beat = Heartbeat(
+            self._unit.unit_id,
+            self._lane.epoch,
+            self._lane.sequence + batches,
+            behind_s=time.monotonic() - self._outbox.read_until_s(self._read_until_s()),
+        )
+        if load is None:
+            return beat
+        return dataclasses.replace(beat, running=load.running, waiting=load.waiting, kv_usage=load.kv_usage)
 
     def _announcement(self) -> StateChange:
         return StateChange(self._unit.unit_id, self._lane.epoch, self._state)

@@ -17,7 +17,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 _END = b"\xff" * 8
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-_RECEIVE_MESSAGES = 512
+RECEIVE_MESSAGES = 512
+"""At most so many are read at once; where fewer were, no more were there."""
 _REPLAY_BATCHES = 100_000
 _SOCKET_QUEUE_MESSAGES = 200_000
 
@@ -88,7 +89,7 @@ class EventSource:
     def _drain(self) -> list[Frame]:
         frames: list[Frame] = []
         now = time.monotonic()
-        while len(frames) < _RECEIVE_MESSAGES:
+        while len(frames) < RECEIVE_MESSAGES:
             try:
                 parts = self._plain_sub.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:

@@ -255,12 +255,13 @@ class LaneReader:
             self._metrics.message_read("batch")
             if self.apply_batch(item, message) is Verdict.APPLY:
                 self._metrics.event_applied(self._unix_time() - id_key(entry_id)[0] / 1000)
-                self._heard(item, entry_id, batch=True)
+                self._heard(item, message, entry_id)
 
-    def _heard(self, item: FollowedUnit, entry_id: str, *, batch: bool = False) -> None:
+    def _heard(self, item: FollowedUnit, message: BlocksBatch | Heartbeat, entry_id: str) -> None:
         """Everything that a unit published before this entry is applied."""
-        age_s = self._unix_time() - id_key(entry_id)[0] / 1000
-        self._announced.heard(item.unit.slot, self._clock() - max(0.0, age_s), batch=batch)
+        at_s = self._clock() - max(0.0, self._unix_time() - id_key(entry_id)[0] / 1000)
+        is_batch = isinstance(message, BlocksBatch)
+        self._announced.heard(item.unit.slot, at_s, behind_s=message.behind_s, batch=is_batch)
 
     def _apply_heartbeat(self, item: FollowedUnit | None, heartbeat: Heartbeat, entry_id: str) -> None:
         if item is not None:
@@ -270,7 +271,7 @@ class LaneReader:
                 return
             if verdict is Verdict.APPLY and item.feed.following:
                 item.unit.blocks_as_of_s = self._clock()
-                self._heard(item, entry_id)
+                self._heard(item, heartbeat, entry_id)
             else:
                 self._not_applied(item, verdict)
         elif not self._watch.is_member(heartbeat.unit, heartbeat.epoch):

@@ -17,12 +17,12 @@ SILENCE_S = 2.5
 class _Feed:
     """One unit's announcements from where they began to be whole; dead once one may have been missed."""
 
-    __slots__ = ("alive", "batch_s", "heard_s", "stored_blocks", "watched")
+    __slots__ = ("alive", "batch_s", "heard_s", "read_s", "stored_blocks", "watched")
 
     def __init__(self, heard_s: float) -> None:
         self.alive = True
         self.heard_s = heard_s
-        self.batch_s = float("-inf")
+        self.batch_s = self.read_s = float("-inf")
         self.stored_blocks = 0
         self.watched: dict[int, list[Watch]] = {}
 
@@ -50,12 +50,17 @@ class Watch:
 
     @property
     def heard_s(self) -> float:
-        """When the unit was last heard: what it announced before was read."""
+        """When the unit was last heard."""
         return self._feed.heard_s
 
     @property
+    def read_s(self) -> float:
+        """What its agent had read of the engine until then is known here."""
+        return self._feed.read_s
+
+    @property
     def batch_s(self) -> float:
-        """When the unit last announced anything. Engines are read in order, so what came before it was read too."""
+        """When the engine made the newest event that came. Engines are read in order: what it made before came too."""
         return self._feed.batch_s
 
     @property
@@ -74,11 +79,12 @@ class AnnouncedBlocks:
     def __len__(self) -> int:
         return self._count
 
-    def heard(self, slot: int, at_s: float, *, batch: bool = False) -> None:
+    def heard(self, slot: int, at_s: float, *, behind_s: float = 0.0, batch: bool = False) -> None:
         """A unit that is followed without a gap was heard.
 
         Args:
             at_s: Clock seconds; everything that it published before is read.
+            behind_s: How far its agent was behind its engine: one that hung, or whose Redis did, tells old news first.
             batch: It announced something, and did not only say that it lives.
         """
         feed = self._feeds.get(slot)
@@ -89,8 +95,9 @@ class AnnouncedBlocks:
         if feed is None:
             feed = self._feeds[slot] = _Feed(at_s)
         feed.heard_s = max(feed.heard_s, at_s)
+        feed.read_s = max(feed.read_s, at_s - behind_s)
         if batch:
-            feed.batch_s = max(feed.batch_s, at_s)
+            feed.batch_s = max(feed.batch_s, at_s - behind_s)
 
     def stored(self, slot: int, hashes: Sequence[int]) -> None:
         """A unit announced that it stored these blocks."""

@@ -8,10 +8,12 @@ kinds (skipped by older readers) and fields at the end of an array (ignored by t
 version wrote is recorded in tests/golden/wire.
 
     kind   fields
-    1      unit, epoch, sequence, [[op, tier, group, kind, hashes], ...]          BlocksBatch
-    2      unit, epoch, sequence, running, waiting, kv_usage                      Heartbeat
+    1      unit, epoch, sequence, [[op, tier, group, kind, hashes], ...], behind ms       BlocksBatch
+    2      unit, epoch, sequence, running, waiting, kv_usage, behind ms           Heartbeat
     3      unit, epoch, state                                                     StateChange
     16     unit, epoch, sequence, stream id, index, chunks, [[tier, group, kind, hashes], ...]   a chunk of a Snapshot
+
+Version 2 added `behind ms` to both; where it is missing it is 0.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_CHUNK_BYTES = 128 * 1024
 MAX_UNIT_CHARACTERS = 256
+MAX_BEHIND_S = 3600.0
 _MAX_COUNTER = (1 << 63) - 1
 _MAX_STREAM_NUMBER = (1 << 64) - 1
 _MAX_LAYER_NUMBER = 65_535
@@ -74,12 +77,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class BlocksBatch:
-    """Changes of one unit's cache; batches of one epoch are numbered from 1 without holes."""
+    """Changes of one unit's cache; batches of one epoch are numbered from 1 without holes.
+
+    Attributes:
+        behind_s: Age of the engine's newest event in it when it was written: what the engine announced earlier was
+            written before. 0 to `MAX_BEHIND_S`, in whole milliseconds.
+    """
 
     unit: str
     epoch: int
     sequence: int
     changes: tuple[Change, ...]
+    behind_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ class Heartbeat:
         running: Requests in the engine's batch.
         waiting: Requests in its queue.
         kv_usage: Share of KV blocks in use, 0 to 1.
+        behind_s: What the agent read of its engine longer ago than this was written before. 0 to `MAX_BEHIND_S`.
     """
 
     unit: str
@@ -98,6 +108,7 @@ class Heartbeat:
     running: int | None = None
     waiting: int | None = None
     kv_usage: float | None = None
+    behind_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +129,10 @@ def encode(message: Message) -> bytes:
         case BlocksBatch():
             changes = [[_OPS.index(c.op), c.tier, c.group, c.kind, pack_hashes(c.hashes)] for c in message.changes]
             fields = [WIRE_VERSION, _BATCH, message.unit, message.epoch, message.sequence, changes]
+            fields.append(_behind_ms(message.behind_s))
         case Heartbeat():
             fields = [WIRE_VERSION, _HEARTBEAT, message.unit, message.epoch, message.sequence]
-            fields += [message.running, message.waiting, message.kv_usage]
+            fields += [message.running, message.waiting, message.kv_usage, _behind_ms(message.behind_s)]
         case StateChange():
             fields = [WIRE_VERSION, _STATE, message.unit, message.epoch, message.state]
     return msgspec.msgpack.encode(fields)
@@ -137,11 +149,13 @@ def decode(data: bytes) -> Message | None:
         unit, epoch, sequence, changes = _take(fields, 4)
         if not isinstance(changes, list):
             raise WireError("changes are no list")
-        return BlocksBatch(_unit(unit), _counter(epoch), _counter(sequence), tuple(map(_change, changes)))
+        head = (_unit(unit), _counter(epoch), _counter(sequence))
+        return BlocksBatch(*head, tuple(map(_change, changes)), _behind_s(fields, 4))
     if kind == _HEARTBEAT:
         unit, epoch, sequence, running, waiting, usage = _take(fields, 6)
         head = (_unit(unit), _counter(epoch), _counter(sequence))
-        return Heartbeat(*head, _optional_counter(running), _optional_counter(waiting), _share(usage))
+        load = (_optional_counter(running), _optional_counter(waiting), _share(usage))
+        return Heartbeat(*head, *load, _behind_s(fields, 6))
     if kind == _STATE:
         unit, epoch, state = _take(fields, 3)
         if state not in _STATES:
@@ -302,6 +316,14 @@ def _counter(value: object) -> int:
     if type(value) is not int or not 0 <= value <= _MAX_COUNTER:
         raise WireError("a number is not in its range")
     return value
+
+
+def _behind_ms(behind_s: float) -> int:
+    return int(min(max(behind_s, 0.0), MAX_BEHIND_S) * 1000)
+
+
+def _behind_s(fields: list[Any], place: int) -> float:
+    return min(_counter(fields[place]) / 1000, MAX_BEHIND_S) if len(fields) > place else 0.0
 
 
 def _optional_counter(value: object) -> int | None:

@@ -1,7 +1,7 @@
 """`make bench-redis`: what a block costs in Redis, in a snapshot and in a lane's stream, as Redis itself counts it.
 
-The agent's own coalescer and writer put into a real Valkey what an engine under traffic would have them write: each
-prompt's fresh blocks, as many evictions, and the blocks of what is generated, in windows of the coalescer's 5 ms.
+The agent's own outbox and writer put into a real Valkey what an engine under traffic would have them write: each
+prompt's fresh blocks, as many evictions, and the blocks of what is generated, joined and spaced as an agent does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from replica.agent import redis_link
-from replica.agent.coalescer import Coalescer
 from replica.agent.lane import Lane
+from replica.agent.outbox import Outbox
 from router.kv import wire
 from router.kv.client.client import RedisClient
 from router.kv.keys import Keys
@@ -115,18 +115,21 @@ async def _write(client: RedisClient, keys: Keys, unit: str, traffic: Traffic, s
     lane = Lane(client, keys, unit, 60.0, 3600.0)
     await lane.mint()
     dice = random.Random(7)
-    waiting, changed, payload = Coalescer(), 0, 0
+    outbox, changed, payload = Outbox(WINDOW_S), 0, 0
     for window in range(int(seconds / WINDOW_S)):
+        now_s = window * WINDOW_S
         if dice.random() < traffic.prompts_per_s * WINDOW_S:
-            waiting.add([Change("removed", 0, 0, 0, _hashes(dice, traffic.fresh_blocks))])
-            waiting.add([Change("stored", 0, 0, 0, _hashes(dice, traffic.fresh_blocks))])
+            fresh = [Change(op, 0, 0, 0, _hashes(dice, traffic.fresh_blocks)) for op in ("removed", "stored")]
+            outbox.add(fresh, now_s, None)
         generated = sum(dice.random() < STEP_TOKENS_PER_S / 16 * WINDOW_S for _ in range(traffic.running))
         if generated:
-            waiting.add([Change("stored", 0, 0, 0, _hashes(dice, generated))])
+            outbox.add([Change("stored", 0, 0, 0, _hashes(dice, generated))], now_s, None)
         others = []
         if window % int(BEAT_S / WINDOW_S) == 0:
             others.append(Heartbeat(unit, lane.epoch, lane.sequence, traffic.running, 0, 0.5))
-        batches = waiting.take()
+        if outbox.due_s <= now_s:
+            outbox.take(now_s)
+        batches, outbox.batches = outbox.batches, []
         if batches or others:
             await lane.publish(batches, others)
         for batch in batches:

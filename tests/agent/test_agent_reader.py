@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 
@@ -41,12 +43,14 @@ async def test_a_gap_waits_for_a_replay_that_is_silent_for_a_while(attach, publi
     await eventually(lambda: one.live() == {1})
     publisher.replay_silent = True
     publisher.publish([events.stored([2])], lose=True)
-    asked = len(publisher.replays)
+    asked, lost_s = len(publisher.replays), time.monotonic()
     publisher.publish([events.stored([3])])
     await eventually(lambda: len(publisher.replays) >= asked + 2)
+    assert one.reader.read_until_s < lost_s + 1  # it goes on living, and does not say that it read what waits
     publisher.replay_silent = False
     await eventually(lambda: one.live() == {1, 2, 3})
     assert one.epochs == 0
+    await eventually(lambda: one.reader.read_until_s > lost_s + 1)
 
 
 async def test_a_replay_that_is_silent_for_good_is_waited_for_once(attach, publisher, events, eventually) -> None:  # type: ignore[no-untyped-def]

@@ -39,13 +39,22 @@ class Writing:
         self.unit = UnitState(UNIT, VllmAdapter(), SchemeProof("none", 16, None), None)
         self.metrics = AgentMetrics()
         lane = Lane(self.client, Keys(), UNIT, lease_s, snapshot_s)
-        self.sink = UnitSink(self.unit, lane, lease_s, snapshot_s, redis_link.shown(url), self.metrics)
+        self.read_until_s: float | None = None
+        self.sink = UnitSink(
+            self.unit,
+            lane,
+            lease_s,
+            snapshot_s,
+            redis_link.shown(url),
+            self.metrics,
+            read_until_s=lambda: self.read_until_s or time.monotonic(),
+        )
         self.task = asyncio.create_task(self.sink.run())
         self._sequence = 0
 
-    def feed(self, *events: Any) -> None:
-        """Let the engine say something."""
-        payload = msgspec.msgpack.encode([time.time(), list(events), 0])
+    def feed(self, *events: Any, made_s: float | None = None) -> None:
+        """Let the engine say something, now or at another Unix time."""
+        payload = msgspec.msgpack.encode([made_s or time.time(), list(events), 0])
         self.sink.offer(self.unit.accept(self._sequence, payload), time.monotonic())
         self._sequence += 1
 
@@ -154,6 +163,30 @@ async def test_a_heartbeat_tells_load_and_unknown_is_not_idle(write, redis_url, 
     await eventually(lambda: Heartbeat(UNIT, one.sink.epoch, 1, 3, 4, 0.5) in mirror.messages(UNIT))
     one.sink.report_load(None)
     await eventually(lambda: Heartbeat(UNIT, one.sink.epoch, 1, None, None, None) in mirror.messages(UNIT))
+
+
+async def test_what_was_made_long_ago_is_told_so(write, redis_url, mirror, events, eventually) -> None:  # type: ignore[no-untyped-def]
+    """An agent that hung reads late what its engine announced: routers learn how old it is."""
+    one = write(redis_url)
+    await one.ready()
+    one.feed(events.stored([1]), made_s=time.time() - 7)
+    await eventually(lambda: any(isinstance(m, BlocksBatch) for m in mirror.messages(UNIT)))
+    one.feed(events.stored([2]))
+    await eventually(lambda: sum(isinstance(m, BlocksBatch) for m in mirror.messages(UNIT)) == 2)
+    old, new = (m.behind_s for m in mirror.messages(UNIT) if isinstance(m, BlocksBatch))
+    assert 7 <= old < 60
+    assert new < old - 5
+
+
+async def test_a_heartbeat_tells_until_when_the_engine_was_read(write, redis_url, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
+    """While a gap is asked for again, what comes waits in the socket: heartbeats do not speak for it."""
+    one = write(redis_url)
+    await one.ready()
+    one.read_until_s = time.monotonic() - 9
+    one.sink.report_load(Load(1, 0, 0.5))
+    beats = lambda: [m for m in mirror.messages(UNIT) if isinstance(m, Heartbeat) and m.running == 1]  # noqa: E731
+    await eventually(beats)
+    assert 9 <= beats()[-1].behind_s < 60
 
 
 async def test_a_new_epoch_drops_what_the_old_one_said(write, redis_url, mirror, events, eventually) -> None:  # type: ignore[no-untyped-def]

@@ -297,6 +297,34 @@ def writer(redis: Redis) -> Callable[..., Writer]:
     return lambda unit, **facts: Writer(redis, unit, **facts)
 
 
+class Stage:
+    """Routers' feeds and agents' writers over one Valkey, and engines that answer the feeds' probes."""
+
+    def __init__(self, redis: Redis, url: str, run_feeds: Any, engines: Any, eventually: Any) -> None:
+        self.redis, self.url, self.eventually, self.engine = redis, url, eventually, engines
+        self._run_feeds = run_feeds
+
+    def router(self, **settings: Any) -> Running:
+        """Run the feeds of one more router on this Valkey."""
+        return self._run_feeds(**{"redis": self.url, **settings})
+
+    def agent(self, unit: str = "r0/0", **facts: Any) -> Writer:
+        """Return the writer of a unit."""
+        return Writer(self.redis, unit, **facts)
+
+    async def registered(self, unit: str = "r0/0", secret: str | None = None, **facts: Any) -> Writer:
+        """Return the writer of a unit that is registered, with an engine that answers."""
+        agent = self.agent(unit, secret=secret and secret.encode())
+        await agent.register(url=(await self.engine()).url, **facts)
+        return agent
+
+
+@pytest.fixture
+def stage(redis: Redis, redis_url: str, run_feeds: Any, engines: Any, eventually: Any) -> Stage:
+    """See `Stage`."""
+    return Stage(redis, redis_url, run_feeds, engines, eventually)
+
+
 @pytest.fixture
 def unused_port() -> int:
     """A port that nobody listens on."""

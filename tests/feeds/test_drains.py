@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
-
-from redis.asyncio import Redis
 
 from router.fleet.replica import ReplicaState
 from router.kv import drains as wire
@@ -21,20 +18,12 @@ def state(running: Any, replica_id: str) -> ReplicaState | None:
     return None if replica is None else replica.state(time.monotonic())
 
 
-async def test_an_order_reaches_every_router_and_one_that_restarts(
-    run_feeds: Callable[..., Any],
-    engines: Callable[..., Any],
-    writer: Callable[..., Any],
-    redis_url: str,
-    redis: Redis,
-    eventually: Any,
-) -> None:
+async def test_an_order_reaches_every_router_and_one_that_restarts(stage: Any) -> None:
     """Given at one router it holds there at once, at the other soon, and at a third that starts later; undone at the
     third, it ends at all."""
-    agent = writer("r0/0", secret=SECRET.encode())
-    await agent.register(url=(await engines()).url)
-    one, two = run_feeds(redis=redis_url, **SIGNED), run_feeds(redis=redis_url, **SIGNED)
-    await eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
+    await stage.registered(secret=SECRET)
+    one, two = stage.router(**SIGNED), stage.router(**SIGNED)
+    await stage.eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
     outcome = await one.feeds.drains.drain("r0", 60)
     assert state(one, "r0") is ReplicaState.DRAINING
     assert (outcome["state"], outcome["reaches"], outcome["told"], outcome["error"]) == (
@@ -43,108 +32,80 @@ async def test_an_order_reaches_every_router_and_one_that_restarts(
         True,
         None,
     )
-    await eventually(lambda: state(two, "r0") is ReplicaState.DRAINING)
-    assert 55_000 < await redis.pttl(Keys().drain("r0")) <= 60_001
-    three = run_feeds(redis=redis_url, **SIGNED)
-    await eventually(lambda: state(three, "r0") is not None)
+    await stage.eventually(lambda: state(two, "r0") is ReplicaState.DRAINING)
+    assert 55_000 < await stage.redis.pttl(Keys().drain("r0")) <= 60_001
+    three = stage.router(**SIGNED)
+    await stage.eventually(lambda: state(three, "r0") is not None)
     assert state(three, "r0") is ReplicaState.DRAINING
     await three.feeds.drains.undo("r0")
-    await eventually(lambda: {state(each, "r0") for each in (one, two, three)} == {ReplicaState.READY})
+    await stage.eventually(lambda: {state(each, "r0") for each in (one, two, three)} == {ReplicaState.READY})
 
 
-async def test_an_order_that_runs_out_is_over(
-    run_feeds: Callable[..., Any],
-    engines: Callable[..., Any],
-    writer: Callable[..., Any],
-    redis_url: str,
-    eventually: Any,
-) -> None:
+async def test_an_order_that_runs_out_is_over(stage: Any) -> None:
     """It is forgotten nowhere and holds for no longer than it was given for."""
-    await writer("r0/0").register(url=(await engines()).url)
-    one, two = run_feeds(redis=redis_url), run_feeds(redis=redis_url)
-    await eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
+    await stage.registered()
+    one, two = stage.router(), stage.router()
+    await stage.eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
     await one.feeds.drains.drain("r0", 1.5)
-    await eventually(lambda: state(two, "r0") is ReplicaState.DRAINING)
-    await eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
+    await stage.eventually(lambda: state(two, "r0") is ReplicaState.DRAINING)
+    await stage.eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
 
 
-async def test_an_order_without_redis_holds_here_and_is_written_later(
-    run_feeds: Callable[..., Any],
-    engines: Callable[..., Any],
-    writer: Callable[..., Any],
-    relay: Any,
-    redis: Redis,
-    eventually: Any,
-) -> None:
+async def test_an_order_without_redis_holds_here_and_is_written_later(stage: Any, relay: Any) -> None:
     """Redis is cut off: the outcome says that others do not know; back again, they do."""
-    await writer("r0/0").register(url=(await engines()).url)
-    one = run_feeds(redis=f"redis://127.0.0.1:{relay.port}/0")
-    await eventually(lambda: state(one, "r0") is ReplicaState.READY)
+    await stage.registered()
+    one = stage.router(redis=f"redis://127.0.0.1:{relay.port}/0")
+    await stage.eventually(lambda: state(one, "r0") is ReplicaState.READY)
     relay.cut()
-    await eventually(lambda: not one.feeds.redis.connected)
+    await stage.eventually(lambda: not one.feeds.redis.connected)
     outcome = await one.feeds.drains.drain("r0", 60)
     assert (outcome["state"], outcome["told"]) == ("draining", False)
     assert "Redis" in outcome["error"]
-    assert await redis.get(Keys().drain("r0")) is None
+    assert await stage.redis.get(Keys().drain("r0")) is None
     relay.restore()
-    await eventually(lambda: one.feeds.redis.connected)
-    assert await redis.get(Keys().drain("r0")) is not None
+    await stage.eventually(lambda: one.feeds.redis.connected)
+    assert await stage.redis.get(Keys().drain("r0")) is not None
     assert state(one, "r0") is ReplicaState.DRAINING
 
 
-async def test_an_unsigned_order_empties_no_fleet(
-    run_feeds: Callable[..., Any],
-    engines: Callable[..., Any],
-    writer: Callable[..., Any],
-    redis_url: str,
-    redis: Redis,
-    eventually: Any,
-) -> None:
+async def test_an_unsigned_order_empties_no_fleet(stage: Any) -> None:
     """With a secret, what anybody wrote to Redis is refused, and a key of a wrong type too."""
-    await redis.set(Keys().drain("r0"), wire.encode(wire.Drain("r0", time.time() + 60), None))
-    await redis.lpush(Keys().drain("r1"), "x")
+    await stage.redis.set(Keys().drain("r0"), wire.encode(wire.Drain("r0", time.time() + 60), None))
+    await stage.redis.lpush(Keys().drain("r1"), "x")
     for unit in ("r0/0", "r1/0"):
-        await writer(unit, secret=SECRET.encode()).register(url=(await engines()).url)
-    one = run_feeds(redis=redis_url, **SIGNED)
-    await eventually(lambda: state(one, "r0") == state(one, "r1") == ReplicaState.READY)
+        await stage.registered(unit, secret=SECRET)
+    one = stage.router(**SIGNED)
+    await stage.eventually(lambda: state(one, "r0") == state(one, "r1") == ReplicaState.READY)
 
 
-async def test_a_replica_of_the_configuration_is_drained_here_alone(
-    run_feeds: Callable[..., Any], engines: Callable[..., Any], redis_url: str, redis: Redis, eventually: Any
-) -> None:
+async def test_a_replica_of_the_configuration_is_drained_here_alone(stage: Any) -> None:
     """Nothing is written to Redis, probes go on, and they do not bring it back."""
-    engine = await engines()
-    one = run_feeds(redis=redis_url, replicas=[{"url": engine.url}])
-    await eventually(lambda: state(one, "r0") is ReplicaState.READY and one.feeds.redis.connected)
+    engine = await stage.engine()
+    one = stage.router(replicas=[{"url": engine.url}])
+    await stage.eventually(lambda: state(one, "r0") is ReplicaState.READY and one.feeds.redis.connected)
     outcome = await one.feeds.drains.drain("r0", 60)
     assert (outcome["reaches"], outcome["told"], outcome["error"]) == ("this router", None, None)
     asked = engine.health_asked
-    await eventually(lambda: engine.health_asked > asked + 1)
+    await stage.eventually(lambda: engine.health_asked > asked + 1)
     assert state(one, "r0") is ReplicaState.DRAINING
-    assert await redis.dbsize() == 0
+    assert await stage.redis.keys("*drain*") == []
     await one.feeds.drains.undo("r0")
     assert state(one, "r0") is ReplicaState.READY
 
 
-async def test_a_drained_replica_stays_so_when_its_agent_comes(
-    run_feeds: Callable[..., Any],
-    engines: Callable[..., Any],
-    writer: Callable[..., Any],
-    redis_url: str,
-    eventually: Any,
-) -> None:
+async def test_a_drained_replica_stays_so_when_its_agent_comes(stage: Any) -> None:
     """The agent registers the address of a configured replica under another name: the order still holds."""
-    engine = await engines()
-    one = run_feeds(redis=redis_url, replicas=[{"url": engine.url}])
-    await eventually(lambda: state(one, "r0") is ReplicaState.READY)
+    engine = await stage.engine()
+    one = stage.router(replicas=[{"url": engine.url}])
+    await stage.eventually(lambda: state(one, "r0") is ReplicaState.READY)
     await one.feeds.drains.drain("r0", 60)
-    await writer("pod-7/0").register(url=engine.url)
-    await eventually(lambda: state(one, "pod-7") is not None)
+    await stage.agent("pod-7/0").register(url=engine.url)
+    await stage.eventually(lambda: state(one, "pod-7") is not None)
     assert state(one, "pod-7") is ReplicaState.DRAINING
 
 
-async def test_a_replica_that_nobody_knows(run_feeds: Callable[..., Any], redis_url: str) -> None:
+async def test_a_replica_that_nobody_knows(stage: Any) -> None:
     """None: there is nothing to drain, and nothing to undo."""
-    one = run_feeds(redis=redis_url)
+    one = stage.router()
     assert await one.feeds.drains.drain("r9", 60) is None
     assert await one.feeds.drains.undo("r9") is None

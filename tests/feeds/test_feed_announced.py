@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from router.kv.wire import Change
+import time
+
+from router.kv.wire import BlocksBatch, Change, Heartbeat
 
 
 async def following(writer, router, eventually):
@@ -36,6 +38,21 @@ async def test_each_heartbeat_says_that_what_came_before_is_read(redis_url, writ
 
     await eventually(heard_later)
     assert watch.stored_blocks == 0
+
+
+async def test_what_comes_late_is_known_to_be_of_the_past(redis_url, writer, run_feeds, eventually):
+    """An agent that was behind says so, in batches and in heartbeats."""
+    router = run_feeds(redis=redis_url)
+    r0, _, watch = await following(writer, router, eventually)
+    at_s = time.monotonic()
+    r0.sequence += 1
+    await r0.add(BlocksBatch("r0/0", 1, r0.sequence, (Change("stored", 0, 0, 0, (9,)),), behind_s=60.0))
+    await r0.add(Heartbeat("r0/0", 1, r0.sequence, behind_s=60.0))
+    await eventually(lambda: watch.heard_s > at_s and router.held("r0/0") == {9})
+    assert watch.batch_s < at_s - 30
+    assert watch.read_s < at_s
+    await r0.store(10)
+    await eventually(lambda: watch.batch_s > at_s)
 
 
 async def test_after_a_gap_nothing_follows_from_silence(redis_url, writer, run_feeds, eventually):

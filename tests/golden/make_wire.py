@@ -28,11 +28,14 @@ MESSAGES: dict[str, wire.Message] = {
     "ready": StateChange(UNIT, EPOCH, "ready"),
     "draining": StateChange(UNIT, EPOCH, "draining"),
     "gone": StateChange(UNIT, EPOCH, "gone"),
+    "stored, told late": BlocksBatch(UNIT, EPOCH, 9, (Change("stored", 0, 0, 0, HASHES),), 1.25),
+    "heartbeat of one that is behind": Heartbeat(UNIT, EPOCH, 9, 3, 2, 0.25, 8.0),
 }
+"""Version 1 had neither of the last two."""
 SNAPSHOT = Snapshot(UNIT, EPOCH, 8, "1764500000000-3", [(0, 0, 0, range(300)), (1, 3, 1, HASHES)])
 SNAPSHOT_CHUNK_BYTES = 1024
 LEASE = Registration(
-    wire=1,
+    wire=wire.WIRE_VERSION,
     unit=UNIT,
     replica_id="pod-7",
     rank=1,

@@ -32,11 +32,19 @@ def test_a_message_round_trips(message: wire.Message) -> None:
 
 
 def test_a_batch_has_its_documented_bytes() -> None:
-    """Version 1 of a batch is these bytes, whatever later code does: other processes read them."""
-    batch = BlocksBatch("r0/0", 5, 7, (Change("stored", 1, 2, 1, [1, 2**64 - 1]), Change("cleared")))
+    """Version 2 of a batch is these bytes, whatever later code does: other processes read them."""
+    batch = BlocksBatch("r0/0", 5, 7, (Change("stored", 1, 2, 1, [1, 2**64 - 1]), Change("cleared")), 0.25)
     hashes = bytes.fromhex("0000000000000001ffffffffffffffff")
-    expected = [1, 1, "r0/0", 5, 7, [[0, 1, 2, 1, hashes], [2, 0, 0, 0, b""]]]
+    expected = [2, 1, "r0/0", 5, 7, [[0, 1, 2, 1, hashes], [2, 0, 0, 0, b""]], 250]
     assert wire.encode(batch) == msgspec.msgpack.encode(expected)
+
+
+@pytest.mark.parametrize(("behind_s", "told_s"), [(-3.0, 0.0), (1e9, wire.MAX_BEHIND_S), (0.0019, 0.001)])
+def test_how_far_an_agent_is_behind_has_a_range(behind_s: float, told_s: float) -> None:
+    """Clocks that run apart say nonsense, and nothing breaks of it."""
+    read = wire.decode(wire.encode(Heartbeat("r0/0", 5, 7, behind_s=behind_s)))
+    assert isinstance(read, Heartbeat)
+    assert read.behind_s == told_s
 
 
 def test_a_stored_block_takes_at_most_16_bytes() -> None:

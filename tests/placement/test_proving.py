@@ -240,6 +240,37 @@ def test_what_is_announced_later_tells_that_the_agent_read_everything_before() -
     assert engine.verdicts == {"mismatch": 1}
 
 
+def test_what_an_agent_tells_that_hung_proves_nothing_of_later_requests() -> None:
+    """It goes on with events from before the request: they come now, but the engine made them then."""
+    engine = Engine()
+    placement = engine.place(prompt())
+    engine.finish(placement)
+    engine.later(2.0, heard=False)
+    engine.store(other(5_000))
+    engine.announced.heard(engine.slot, engine.now_s, behind_s=2.1, batch=True)
+    engine.later(0.1, heard=False)
+    assert engine.verdicts == {}
+    engine.store(blocks())
+    engine.announced.heard(engine.slot, engine.now_s, batch=True)
+    engine.later(0.1)
+    assert engine.verdicts == {"good": 1}
+
+
+def test_heartbeats_of_an_agent_that_is_behind_prove_nothing() -> None:
+    """It lives and waits for its engine's replay, while what the engine announced since waits behind it."""
+    engine = Engine()
+    placement = engine.place(prompt())
+    engine.store(other(5_000))
+    engine.finish(placement)
+    for second in range(1, 13):
+        engine.now_s += 1.0
+        engine.announced.heard(engine.slot, engine.now_s, behind_s=second)
+        engine.placer.proving.settle(engine.now_s)
+    assert engine.verdicts == {}
+    engine.later()
+    assert engine.verdicts == {"mismatch": 1}
+
+
 def test_late_announcements_are_good() -> None:
     """What comes while the verdict waits counts."""
     engine = Engine()
