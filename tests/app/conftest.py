@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ class Client:
 
     def send(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict[str, str], Any]:
         """Send a request; return status, headers (lower case) and the body, as JSON where it is JSON."""
-        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=30)
+        connection = self.connection()
         payload = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, payload, {"content-type": "application/json", **names})
@@ -40,6 +41,10 @@ class Client:
         is_json = found.get("content-type", "").startswith("application/json")
         return response.status, found, json.loads(data) if is_json and data else data
 
+    def connection(self) -> http.client.HTTPConnection:
+        """Return a connection that is not used yet."""
+        return http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=30)
+
     def chat(self, *contents: str, **changes: Any) -> tuple[str, int, int, dict[str, Any]]:
         """Send a chat, turns alternating from user; return replica, predicted and delivered tokens, and the answer."""
         roles = ("user", "assistant")
@@ -49,6 +54,22 @@ class Client:
         assert status == 200, answer
         delivered = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         return headers["x-warmroute-replica"], int(headers["x-warmroute-matched-tokens"]), delivered, answer
+
+
+class WorkerClient(Client):
+    """Speaks to one worker of a router, on the socket that its supervisor asks it over."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"http://{path.stem}")
+        self._path = path
+
+    def connection(self) -> http.client.HTTPConnection:
+        """See `Client`."""
+        connection = super().connection()
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.sock.settimeout(30)
+        connection.sock.connect(str(self._path))
+        return connection
 
 
 class RouterProcess:
@@ -147,6 +168,16 @@ def fleet() -> Iterator[LocalFleet]:
 def client(fleet: LocalFleet) -> Client:
     """A client of the fleet's router."""
     return Client(fleet.router.http)
+
+
+@pytest.fixture
+def workers_in() -> Callable[[Path], list[Client]]:
+    """`workers_in(folder)`: a client of each worker of the one router whose TMPDIR the folder is."""
+
+    def find(folder: Path) -> list[Client]:
+        return [WorkerClient(path) for path in sorted(folder.glob("warmroute-workers-*/worker-*.sock"))]
+
+    return find
 
 
 @pytest.fixture

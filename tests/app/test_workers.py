@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -162,10 +161,17 @@ def test_metrics_and_decisions_are_all_workers_together(two: Any) -> None:
 
 
 async def test_what_is_in_flight_counts_for_every_worker(
-    two: Any, engines: list[Engine], eventually: Eventually
+    two: Any, engines: list[Engine], eventually: Eventually, workers_in: Any
 ) -> None:
     """Requests that no worker sees alone are spread evenly by all of them: as if there were one."""
     router = two(placement={"policy": "least-loaded"})
+    workers = workers_in(Path(router.environ["TMPDIR"]))
+    assert len(workers) == 2
+
+    def known(worker: Any) -> int:
+        candidates = worker.send("POST", "/admin/explain", BODY)[2]["candidates"]
+        return sum(candidate["running"] for candidate in candidates)
+
     for engine in engines:
         engine.go.clear()
     threads = []
@@ -174,7 +180,7 @@ async def test_what_is_in_flight_counts_for_every_worker(
         thread.start()
         threads.append(thread)
         await eventually(lambda sent=sent: sum(engine.running for engine in engines) == sent)
-        time.sleep(0.03)  # noqa: ASYNC251 - three times what workers take to tell each other
+        await eventually(lambda sent=sent: [known(worker) for worker in workers] == [sent, sent])
     assert [engine.running for engine in engines] == [6, 6]
     _, _, answer = router.admin.send("GET", "/admin/replicas")
     assert [replica["units"][0]["requests"] for replica in answer["replicas"]] == [6, 6]

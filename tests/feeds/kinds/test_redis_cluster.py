@@ -205,18 +205,28 @@ async def test_a_slot_that_moves_loses_nothing(cluster: Cluster, agents: Any, ru
     stream = Keys().stream(lane)
     source = cluster.owner(stream)
     target = next(node for node in cluster.primaries if node is not source)
-    going_on = True
+    written, going_on = 1000, True
 
     async def write() -> None:
-        number = 1000
+        nonlocal written
         while going_on:
-            writing[0].store(number)
-            number += 1
+            writing[0].store(written)
+            written += 1
             await asyncio.sleep(0.002)
 
+    async def more() -> None:
+        """Some blocks are written from here on."""
+        enough = written + 100
+        await eventually(lambda: written >= enough)
+
+    def while_half_moved() -> None:
+        asyncio.run_coroutine_threadsafe(more(), loop).result(60)
+
+    loop = asyncio.get_running_loop()
     task = asyncio.create_task(write())
-    await asyncio.to_thread(cluster.move, slot_of(stream), source, target, between=lambda: time.sleep(0.3))
-    await asyncio.sleep(0.3)
+    await asyncio.to_thread(cluster.move, slot_of(stream), source, target, between=while_half_moved)
+    moved = written
+    await eventually(lambda: moved in router.held(UNITS[0]), what="what is written after the move arrives")
     going_on = False
     await task
     await agree(router, writing, eventually)

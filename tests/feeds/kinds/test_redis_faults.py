@@ -212,7 +212,7 @@ async def test_a_redis_that_hangs_stalls_nobody(
         for number in range(1_000, 4_000, 10):
             for one in writing:
                 one.store(*range(number, number + 10))
-                assert one.sink._waiting.blocks <= 1_000
+                assert one.sink._outbox.blocks <= 1_000
             await asyncio.sleep(0.005)
         for one in writing:
             one.remove(*range(500))
