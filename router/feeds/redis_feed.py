@@ -40,6 +40,7 @@ from router.index.shortfalls import Shortfalls
 from router.kv.addresses import AllowedAddresses
 from router.kv.client.faults import kind_of, told
 from router.kv.keys import Keys
+from router.kv.lane_spread import LaneSpread
 from router.telemetry.metrics import Metrics
 from router.texts import ModelTexts
 
@@ -111,6 +112,7 @@ class RedisFeed:
         self._teller = ShortfallTeller(shortfalls or Shortfalls(), roster, metrics, clock)
         self._leases: dict[str, bytes | None] = {}
         self._missing = MissingLeases(self._keys)
+        self._spread: LaneSpread | None = None
         self._reached = self._registry_fault = self._is_partly_lost = self._answered = False
         self._said: set[str] = set()
         self._failure: str | None = None
@@ -179,6 +181,7 @@ class RedisFeed:
         await self._read_leases(link)
         self._metrics.feed_changed("redis", up=True)
         LOG.info("Redis is reached" if not self._reached else "Redis is back")
+        self._tell_of_nodes_without_lanes(link)
         self._said.clear()
         self._reached, self._failure = True, None
         self._drains.link = link
@@ -192,6 +195,19 @@ class RedisFeed:
                 group.create_task(self._rates.run(link))
             if self._loads is not None:
                 group.create_task(self._loads.run(link))
+
+    def _tell_of_nodes_without_lanes(self, link: RedisLink) -> None:
+        spread = link.lane_spread()
+        if spread is None or spread.advised == spread.lanes or spread == self._spread:
+            return
+        self._spread = spread
+        LOG.warning(
+            "%d lanes lie on %d of the Cluster's %d nodes: %d reach more (redis.lanes, and --lanes of all agents)",
+            spread.lanes,
+            spread.reached,
+            spread.nodes,
+            spread.advised,
+        )
 
     async def _lease_rounds(self, link: RedisLink) -> None:
         while True:

@@ -21,6 +21,7 @@ from router.kv import doubts, router_load
 from router.kv.client.client import RedisClient, RedisError, UnreachableError
 from router.kv.client.faults import is_of_one_key
 from router.kv.keys import FIELD, Keys
+from router.kv.lane_spread import LaneSpread, lane_spread
 from router.kv.redis_url import RedisUrlError
 from router.kv.wire import Snapshot, WireError, decode_chunks
 
@@ -86,6 +87,11 @@ class RedisLink:
         answers = await self._each([(key, ("PING",)) for key in keys])
         if self.away is not None and all(answer is _AWAY for answer in answers):
             raise self.away
+
+    def lane_spread(self) -> LaneSpread | None:
+        """Return how the lanes lie on a Cluster's nodes, once it is open; None for other kinds."""
+        slots = self._client.slots
+        return lane_spread(self._keys, slots) if slots else None
 
     async def close(self) -> None:
         """Close all connections."""

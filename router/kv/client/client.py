@@ -27,6 +27,7 @@ from router.kv.client.direct import DirectTopology
 from router.kv.client.sentinel import SentinelTopology
 from router.kv.client.server import Command, Script, Server
 from router.kv.client.topology import ClusterFoundError, Topology, WrongKindError
+from router.kv.redis_slots import SlotMap
 from router.kv.redis_url import Address, RedisTarget, parse_redis_url
 
 __all__ = ["RedisClient", "RedisError", "Script", "UnreachableError"]
@@ -66,6 +67,11 @@ class RedisClient:
     def is_spread(self) -> bool:
         """Whether keys lie on several servers, of which some may fail alone."""
         return self._topology.is_spread
+
+    @property
+    def slots(self) -> SlotMap | None:
+        """Where a Cluster's slots are, as far as it is known; None for other kinds."""
+        return self._topology.slots
 
     async def run(self, key: str, *command: Any, block_s: float = 0.0) -> Any:
         """Return the answer to a command that is for one key, or for keys of its slot.

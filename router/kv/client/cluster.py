@@ -40,7 +40,7 @@ class ClusterTopology:
         self._seeds = seeds
         self._new_server = new_server
         self._nodes: dict[Address, Server] = {}
-        self._slots = SlotMap()
+        self.slots = SlotMap()
         self._is_stale = True
         self._learnt_s = float("-inf")
         self._learning = asyncio.Lock()
@@ -50,9 +50,9 @@ class ClusterTopology:
     async def server_of(self, key: str) -> Server:
         """Return the primary of a key's slot."""
         slot = slot_of(key)
-        if self._is_stale or self._slots.primary(slot) is None:
+        if self._is_stale or self.slots.primary(slot) is None:
             await self._learn()
-        address = self._slots.primary(slot)
+        address = self.slots.primary(slot)
         if address is None:
             raise ClusterDownError(f"no node serves slot {slot}")
         if time.monotonic() < self._out_until_s.get(address, 0.0):
@@ -61,7 +61,7 @@ class ClusterTopology:
 
     def moved(self, key: str, host: str, port: int, asked: Server) -> None:
         """Take over one slot at once; the whole map is read again with the next command."""
-        self._slots.assign(slot_of(key), self._address(host, port, asked))
+        self.slots.assign(slot_of(key), self._address(host, port, asked))
         self._is_stale = True
 
     def asked_of(self, host: str, port: int, asked: Server) -> Server:
@@ -82,14 +82,14 @@ class ClusterTopology:
 
     async def _learn(self) -> None:
         async with self._learning:
-            if time.monotonic() - self._learnt_s < LEARN_EACH_S and self._slots:
+            if time.monotonic() - self._learnt_s < LEARN_EACH_S and self.slots:
                 return
             self._learnt_s = time.monotonic()
             await self._ask_for_slots()
 
     async def _ask_for_slots(self) -> None:
         """Take the first answer of some nodes. With an older map and no answer, the older one is better than none."""
-        known = sorted(self._slots.addresses - set(self._seeds))
+        known = sorted(self.slots.addresses - set(self._seeds))
         some = random.sample(known, min(len(known), ASKED_AT_ONCE))
         asked = {asyncio.create_task(self._slots_from(address)) for address in [*some, *self._seeds]}
         pending, errors = set(asked), []
@@ -107,13 +107,13 @@ class ClusterTopology:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        if not self._slots:
+        if not self.slots:
             raise errors[0] if isinstance(errors[0], (RedisError, OSError)) else RedisConnectionError(str(errors[0]))
 
     async def _slots_from(self, address: Address) -> None:
         answer = await self._node(address).run(("CLUSTER", "SLOTS"))
         try:
-            self._slots.learn(answer, address)
+            self.slots.learn(answer, address)
         except SlotsError as error:
             raise ClusterDownError(str(error)) from None
 
@@ -126,7 +126,7 @@ class ClusterTopology:
     def _drop_unused(self) -> None:
         now_s = time.monotonic()
         self._out_until_s = {at: until_s for at, until_s in self._out_until_s.items() if until_s > now_s}
-        for address in set(self._nodes) - self._slots.addresses - set(self._seeds):
+        for address in set(self._nodes) - self.slots.addresses - set(self._seeds):
             task = asyncio.create_task(self._nodes.pop(address).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

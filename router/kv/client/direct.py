@@ -6,6 +6,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from router.kv.client.server import Server
 from router.kv.client.topology import ClusterFoundError, NewServer, WrongKindError
+from router.kv.redis_slots import SlotMap
 from router.kv.redis_url import Address
 
 
@@ -18,6 +19,7 @@ class DirectTopology:
     """
 
     is_spread = False
+    slots: SlotMap | None = None
 
     def __init__(self, at: Address | str, new_server: NewServer) -> None:
         self._server = new_server(at)

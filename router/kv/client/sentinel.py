@@ -16,6 +16,7 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from router.kv.client.server import Server
 from router.kv.client.topology import NewServer, WrongKindError
+from router.kv.redis_slots import SlotMap
 from router.kv.redis_url import Address
 
 OTHERS_S = 0.2
@@ -33,6 +34,7 @@ class SentinelTopology:
     """
 
     is_spread = False
+    slots: SlotMap | None = None
 
     def __init__(self, sentinels: list[Server], service: str, new_server: NewServer) -> None:
         self._sentinels = sentinels

@@ -8,6 +8,7 @@ from typing import Protocol
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from router.kv.client.server import Server
+from router.kv.redis_slots import SlotMap
 from router.kv.redis_url import Address
 
 NewServer = Callable[[Address | str], Server]
@@ -28,6 +29,11 @@ class Topology(Protocol):
     @property
     def is_spread(self) -> bool:
         """Whether keys lie on several servers, of which some may fail alone."""
+        ...
+
+    @property
+    def slots(self) -> SlotMap | None:
+        """What is known of a Cluster's slots; None for other kinds."""
         ...
 
     async def server_of(self, key: str) -> Server:

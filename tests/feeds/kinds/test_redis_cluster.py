@@ -195,6 +195,19 @@ async def test_a_plain_url_of_a_node_is_a_cluster(
     assert "is a Cluster" in caplog.text
 
 
+async def test_nodes_without_lanes_are_told_of(
+    cluster: Cluster, run_feeds: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With few lanes some nodes do nothing: said once, with a number that helps. The default reaches all."""
+    few = run_feeds(redis={"url": cluster.url, "lanes": 2})
+    await eventually(lambda: few.value("warmroute_feed_up", feed="redis") == 1)
+    assert "2 lanes lie on 2 of the Cluster's 3 nodes: 16 reach more" in caplog.text
+    caplog.clear()
+    enough = run_feeds(redis=cluster.url)
+    await eventually(lambda: enough.value("warmroute_feed_up", feed="redis") == 1)
+    assert "reach more" not in caplog.text
+
+
 async def test_a_slot_that_moves_loses_nothing(cluster: Cluster, agents: Any, run_feeds: Any, eventually: Any) -> None:
     """A lane's slot moves to another node while its units write: redirections are followed, and all arrives once."""
     lane = lane_of(UNITS[0])
