@@ -7,6 +7,7 @@ from pathlib import Path
 from router.placement import Placement
 from router.scheduling.decision import Decision, Outcome
 from router.telemetry.access_log import AccessLog, RequestFacts
+from router.telemetry.chain_samples import ChainSamples
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import Metrics
 from router.telemetry.request_trace import RequestTrace
@@ -26,6 +27,7 @@ class Recorder:
     ) -> None:
         self.metrics = metrics
         self.decisions = decisions
+        self.chains = ChainSamples()
         self._access_log = access_log
         self._record = record
         self._trace: RequestTrace | None = None
@@ -94,6 +96,10 @@ class Recorder:
             metrics.first_token_seen(facts.model, outcome.ttft_s)
         if good and decision is not None:
             self._count_reuse(decision, outcome, facts)
+        if good and placement is not None and placement.chain and placement.unit.scheme is not None:
+            self.chains.offer(
+                facts.model, placement.unit.scheme.block_size, placement.chain, placement.decision.prompt_tokens
+            )
         self._access_log.write(decision, outcome, facts)
         if good and placement is not None and self._trace is not None:
             self._trace.write(placement, outcome)

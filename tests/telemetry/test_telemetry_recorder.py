@@ -15,6 +15,11 @@ from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder, RequestFacts
 
 
+def placed() -> SimpleNamespace:
+    unit = SimpleNamespace(scheme=SimpleNamespace(block_size=16))
+    return SimpleNamespace(decision=decision(), chain=[1, 2, 3], unit=unit)
+
+
 def candidate(unit: str, matched: int) -> Candidate:
     return Candidate(unit, unit[:2], 112, matched, expected_tokens=matched)
 
@@ -54,7 +59,7 @@ def stage(recorder: Recorder, name: str) -> float:
 
 def test_the_ledger_counts_available_captured_and_delivered(recorder):
     """Available is the best candidate's match (96), captured the chosen one's (48), delivered what the engine says."""
-    recorder.finished(SimpleNamespace(decision=decision()), outcome(cached=32), FACTS)
+    recorder.finished(placed(), outcome(cached=32), FACTS)
     assert [stage(recorder, s) for s in ("available", "captured", "delivered", "unobserved")] == [96, 48, 32, 0]
     prompt = recorder.metrics.registry.get_sample_value("warmroute_prompt_tokens_total", {"model": "tiny"})
     assert prompt == 112
@@ -62,21 +67,30 @@ def test_the_ledger_counts_available_captured_and_delivered(recorder):
 
 def test_what_an_engine_does_not_report_is_unobserved(recorder):
     """Without a figure from the engine, what was captured counts as unobserved, and no delivery is made up."""
-    recorder.finished(SimpleNamespace(decision=decision()), outcome(cached=None, prompt_tokens=None), FACTS)
+    recorder.finished(placed(), outcome(cached=None, prompt_tokens=None), FACTS)
     assert [stage(recorder, s) for s in ("available", "captured", "delivered", "unobserved")] == [96, 48, 0, 48]
+
+
+def test_chains_of_served_requests_are_sampled(recorder):
+    """Hot prefixes are told from chains of requests that were served, not of those that failed."""
+    recorder.finished(placed(), outcome(cached=None, status=503), FACTS)
+    assert recorder.chains.latest() == []
+    recorder.finished(placed(), outcome(cached=32), FACTS)
+    [sample] = recorder.chains.latest()
+    assert (list(sample.chain), sample.block_size, sample.prompt_tokens) == ([1, 2, 3], 16, 112)
 
 
 @pytest.mark.parametrize("status", [None, 400, 503])
 def test_requests_that_were_not_served_are_not_in_the_ledger(recorder, status):
     """An error computed nothing and reused nothing."""
-    recorder.finished(SimpleNamespace(decision=decision()), outcome(cached=None, status=status), FACTS)
+    recorder.finished(placed(), outcome(cached=None, status=status), FACTS)
     assert stage(recorder, "available") == 0
 
 
 def test_an_exact_prediction_falls_into_its_own_bucket(recorder):
     """As predicted is between -1 and 0: neighbours of one block fall outside."""
     for cached in (48, 64, 32):
-        recorder.finished(SimpleNamespace(decision=decision()), outcome(cached=cached), FACTS)
+        recorder.finished(placed(), outcome(cached=cached), FACTS)
     value = recorder.metrics.registry.get_sample_value
     upto = {le: value("warmroute_prediction_difference_tokens_bucket", {"le": le}) for le in ("-1.0", "0.0", "16.0")}
     assert upto == {"-1.0": 1, "0.0": 2, "16.0": 3}
