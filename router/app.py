@@ -41,10 +41,9 @@ from router.request.reader import PromptReader
 from router.request.text import Text
 from router.seat import Seat
 from router.siblings import Siblings
-from router.telemetry.access_log import AccessLog
 from router.telemetry.cache_series import CacheSeries
-from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
+from router.telemetry.ledger_series import register_series
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
 from router.telemetry.traces import Tracer
@@ -108,9 +107,8 @@ class App:
         self.reader = PromptReader(self._text_for, self._max_model_len_for, texts.token_cache)
         self.metrics.register(CacheSeries(texts.token_cache, self.reader.memo))
         self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
-        self.decisions = DecisionLog(config.admin.decisions)
-        self._access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
-        self.recorder = Recorder(self.metrics, self.decisions, self._access_log, config.record)
+        self.recorder = Recorder.of(config, self.metrics)
+        register_series(self.metrics, self.recorder, self.fleet)
         self.report = ReloadReport()
         self.draining = False
         self.pause_over = asyncio.Event()
@@ -139,7 +137,7 @@ class App:
         self._admin = AdminView(
             fleet=self.fleet,
             index=self.index,
-            decisions=self.decisions,
+            recorder=self.recorder,
             metrics=self.metrics,
             config=config,
             placer=self.placer,
@@ -151,7 +149,6 @@ class App:
             complete=self._complete,
             report=self.report,
             drains=self.feeds.drains,
-            chains=self.recorder.chains,
         )
         self._note_loaded()
 
@@ -217,9 +214,8 @@ class App:
         self.proving.event_lag_s = config.placement.event_lag_s
         self.feeds.configure(config)
         self._engine_key.take(config.upstream)
-        self.decisions.keep(config.admin.decisions)
         self.metrics.allow_paths(config.paths)
-        self._access_log.enabled = config.log.access
+        self.recorder.configure(config)
         if self._data_plane is not None:
             self._data_plane.configure(config)
         if tls is not None:

@@ -41,6 +41,7 @@ class Placement:
     """A request's place, until it ends. Give it back with `Placer.finish`."""
 
     request_id: str
+    prompt: Prompt
     decision: Decision
     replica: Replica
     unit: Unit
@@ -169,6 +170,7 @@ class Placer:
             decision.trace = self._trace(prompt, chain, unit.scheme.block_size)
         return Placement(
             request_id,
+            prompt,
             decision,
             unit.replica,
             unit,
@@ -309,4 +311,5 @@ class Placer:
             prompt.reason,
             None if key is None else survey.ring.owner(key),
             term_names=profile.terms,
+            unavailable_tokens=survey.unavailable_tokens,
         )

@@ -64,6 +64,7 @@ class Survey:
         removed: Replicas that may not take it, with the reason.
         doubted: Candidates, by their units' names, whose predictions for this kind of request are not believed: what
             is remembered counts there instead of what they announced.
+        unavailable_tokens: The longest match of a unit that may not take it.
         owner_key: Hash that names the prompt's first blocks; None where it was not understood.
     """
 
@@ -75,6 +76,7 @@ class Survey:
     removed: dict[str, str]
     doubted: set[str]
     owner_key: int | None = None
+    unavailable_tokens: int = 0
 
 
 class Surveyor:
@@ -194,6 +196,8 @@ class Surveyor:
         for unit, blocks, cpu_blocks, disk_blocks in zip(family.units, held, cpu, disk, strict=True):
             replica_id = unit.replica.replica_id
             if replica_id in removed:
+                if unit.trust is not Trust.NONE:
+                    survey.unavailable_tokens = max(survey.unavailable_tokens, blocks * block_size)
                 continue
             trust = unit.trust
             if unit.unit_id in doubted:

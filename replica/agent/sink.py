@@ -327,7 +327,14 @@ class UnitSink:
         )
         if load is None:
             return beat
-        return dataclasses.replace(beat, running=load.running, waiting=load.waiting, kv_usage=load.kv_usage)
+        return dataclasses.replace(
+            beat,
+            running=load.running,
+            waiting=load.waiting,
+            kv_usage=load.kv_usage,
+            query_tokens=load.query_tokens,
+            hit_tokens=load.hit_tokens,
+        )
 
     def _announcement(self) -> StateChange:
         return StateChange(self._unit.unit_id, self._lane.epoch, self._state)

@@ -20,10 +20,10 @@ from aiohttp.typedefs import Middleware
 
 from router.admin import drains
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
-from router.admin.endpoints import Endpoint
-from router.admin.live import LIVE_ENDPOINTS, Live
-from router.admin.own_source import OwnSource, add_parts
+from router.admin.decision_views import decision_view, in_order, order_of
+from router.admin.endpoints import ENDPOINTS
 from router.admin.replies import HEADERS, REQUEST_ID, UnauthorizedError, json_answer, refusal, request_id_of
+from router.admin.reuse_views import DEFAULT_PREFIXES, engine_views, prefixes_view, traffic_view
 from router.admin.views import masked_config, replica_view, shadow_view, text_views
 from router.config import RouterConfig
 from router.config_placement import POLICIES
@@ -46,9 +46,8 @@ from router.placement import Placer
 from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.scheduling.wishes import Wishes
-from router.telemetry.chain_samples import ChainSamples
-from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import CONTENT_TYPE, Metrics
+from router.telemetry.recorder import Recorder
 from router.texts import ModelTexts
 
 LOG = logging.getLogger("warmroute.admin")
@@ -77,12 +76,11 @@ class AdminView:
         complete: Asks a replica about what the reader did not understand, as for a request (prompt, path, body).
         config: In force; replaced as a whole by a reload.
         report: What became of the configuration's file.
-        chains: Chains of some of the last requests.
     """
 
     fleet: Fleet
     index: PrefixIndex
-    decisions: DecisionLog
+    recorder: Recorder
     metrics: Metrics
     config: RouterConfig
     placer: Placer
@@ -94,77 +92,6 @@ class AdminView:
     complete: Callable[[Prompt, str, bytes], Awaitable[Prompt]] | None = None
     report: ReloadReport = field(default_factory=ReloadReport)
     drains: drains.DrainControl | None = None
-    chains: ChainSamples = field(default_factory=ChainSamples)
-
-
-CONFIG_MEANING = (
-    "the configuration in force, secrets masked; `reload`: its digest, when it was loaded, what is wrong with the file "
-    "as it is now, and which changed keys need a restart"
-)
-ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("GET", "/healthz", "healthz", "200 while the process is alive; needs no token", is_open=True),
-    Endpoint(
-        "GET",
-        "/readyz",
-        "readyz",
-        "200 when it may take traffic, else 503 with the reasons; needs no token",
-        is_open=True,
-    ),
-    Endpoint("GET", "/metrics", "metrics", "Prometheus metrics"),
-    Endpoint(
-        "GET",
-        "/admin/replicas",
-        "replicas",
-        "every replica: state, blocks, load; trust with its reason, for each model and kind of requests; `texts`: "
-        "where each model's tokenizer comes from (`folder`, `hub`, `agent`, or `replica`: each prompt is asked for)",
-    ),
-    Endpoint(
-        "GET",
-        "/admin/replicas/{replica}/blocks",
-        "blocks",
-        "which blocks the index holds for each unit of a replica: count, digest (equal for equal blocks), the first "
-        f"`?limit=N` (default {DEFAULT_BLOCKS:,}, at most {MAX_BLOCKS:,}) by hash as `[hash, tier, group]`; "
-        "`?after=HASH` goes on",
-    ),
-    Endpoint(
-        "GET",
-        "/admin/decisions",
-        "decisions",
-        "the last decisions, newest first; `?limit=N` (default 50), `?traces=1` adds hashes of their prompts where "
-        "`admin.traces` is on",
-    ),
-    Endpoint("GET", "/admin/decisions/{request-id}", "decision", "one decision with every term and what came of it"),
-    Endpoint(
-        "POST",
-        "/admin/explain",
-        "explain",
-        "the decision that an OpenAI body would get now, nothing is sent; "
-        "`?path=` names its endpoint (default: by the body, chat or completions), `?policy=` another policy, "
-        "`?tokens=1` adds its `token_ids` and `media`",
-    ),
-    Endpoint(
-        "GET",
-        "/admin/shadow",
-        "shadow",
-        "what `placement.shadow` made of the requests since its weights are these: how many it would have placed "
-        "otherwise, cached tokens where they went and where it would have sent them, the last differences",
-    ),
-    Endpoint("GET", "/admin/config", "configuration", CONFIG_MEANING),
-    Endpoint(
-        "POST",
-        "/admin/replicas/{replica}/drain",
-        "drain",
-        'the replica takes no new requests and finishes what it has, for `{"for_s": seconds}` (default 3600, at most '
-        "604800); as JSON (`content-type: application/json`)",
-    ),
-    Endpoint(
-        "POST",
-        "/admin/replicas/{replica}/drain/undo",
-        "undrain",
-        "it may take requests again; as JSON, an empty body will do",
-    ),
-    *LIVE_ENDPOINTS,
-)
 
 
 class Endpoints:
@@ -196,8 +123,14 @@ class Endpoints:
     async def replicas(self, request: web.Request) -> web.Response:
         """Return every replica as it is now."""
         view, now_s = self._view, self._view.clock()
-        replicas = view.fleet.replicas.values()
-        listed = [replica_view(item, view.index, now_s, view.vouching) for item in replicas]
+        traffic = view.recorder.traffic.replicas
+        listed = [
+            {
+                **replica_view(item, view.index, now_s, view.vouching),
+                "traffic": traffic_view(traffic.get(item.replica_id)),
+            }
+            for item in view.fleet.replicas.values()
+        ]
         return json_answer({"replicas": listed, "texts": text_views(view.config, view.texts)})
 
     async def blocks(self, request: web.Request) -> web.Response:
@@ -214,18 +147,33 @@ class Endpoints:
         return json_answer(listed)
 
     async def decisions(self, request: web.Request) -> web.Response:
-        """Return the last decisions."""
-        latest = self._view.decisions.latest(limit_of(request, DEFAULT_DECISIONS))
+        """Return the last decisions, or those of them that another order puts first."""
+        view, limit = self._view, limit_of(request, DEFAULT_DECISIONS)
+        order = request.query.get("order", "newest")
+        order_of(order)
+        decisions = view.recorder.decisions
+        latest = decisions.latest(limit if order == "newest" else len(decisions))
         if request.query.get("traces") == "1":
-            return json_answer({"decisions": [{**item.to_dict(0), "trace": item.trace} for item in latest]})
-        return json_answer({"decisions": [item.to_dict() for item in latest]})
+            return json_answer({"decisions": [{**item.to_dict(0), "trace": item.trace} for item in latest[:limit]]})
+        views = [decision_view(item, view.fleet) for item in latest]
+        return json_answer({"decisions": views if order == "newest" else in_order(views, order, limit)})
 
     async def decision(self, request: web.Request) -> web.Response:
         """Return one decision."""
-        decision = self._view.decisions.get(request.match_info["request_id"])
+        decision = self._view.recorder.decisions.get(request.match_info["request_id"])
         if decision is None:
             raise DecisionNotFoundError("no decision with this request id is kept")
-        return json_answer(decision.to_dict())
+        return json_answer(decision_view(decision, self._view.fleet))
+
+    async def ledger(self, request: web.Request) -> web.Response:
+        """Return the reuse ledger."""
+        recorder, replicas = self._view.recorder, list(self._view.fleet.replicas.values())
+        return json_answer({**recorder.ledger.to_dict(), "replicas": engine_views(recorder.traffic, replicas)})
+
+    async def prefixes(self, request: web.Request) -> web.Response:
+        """Return the hottest prefixes and who holds them."""
+        view, limit = self._view, limit_of(request, DEFAULT_PREFIXES)
+        return json_answer(prefixes_view(view.recorder.prefixes, view.fleet, view.index, limit))
 
     async def explain(self, request: web.Request) -> web.Response:
         """Decide without sending."""
@@ -241,7 +189,9 @@ class Endpoints:
             if self._view.complete is not None:
                 prompt = await self._view.complete(prompt, path, body)
             wishes = Wishes(policy=_policy_of(request))
-            decision = self._view.placer.explain(prompt, self._view.clock(), wishes=wishes).to_dict()
+            decision = decision_view(
+                self._view.placer.explain(prompt, self._view.clock(), wishes=wishes), self._view.fleet
+            )
             if request.query.get("tokens") == "1":
                 # The caller's own body, so its tokens are no news to the caller.
                 decision["token_ids"] = None if prompt.token_ids is None else [*prompt.token_ids]
@@ -283,24 +233,21 @@ def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application
     """Return the application with every endpoint of the table.
 
     Args:
-        is_private: Only the router's own supervisor can connect: no token is asked for, `/counts` has the counters and
-            histograms alone, and `/totals`, `/view` and `/hot` are what it adds up for the live view.
+        is_private: Only the router's own supervisor can connect: no token is asked for, and `/counts` has the counters
+            and histograms alone.
     """
     endpoints = Endpoints(view)
     door = [] if is_private else [token_check(lambda: view.config.admin.token)]
     app = web.Application(
         middlewares=[errors, *door], client_max_size=min(MAX_EXPLAIN_BYTES, view.config.limits.body_bytes)
     )
-    live = Live(OwnSource(view))
     for row in ENDPOINTS:
         # aiohttp wants an identifier for the part that varies.
-        path = row.path.replace("{request-id}", "{request_id}")
-        app.router.add_route(row.method, path, live.handlers.get(row.handler) or getattr(endpoints, row.handler))
+        app.router.add_route(
+            row.method, row.path.replace("{request-id}", "{request_id}"), getattr(endpoints, row.handler)
+        )
     if is_private:
         app.router.add_get("/counts", endpoints.counts)
-        add_parts(app, OwnSource(view, is_worker=True))
-    else:
-        live.join(app)
     return app
 
 
@@ -350,13 +297,12 @@ def _policy_of(request: web.Request) -> str | None:
 
 def token_check(token: Callable[[], str | None]) -> Middleware:
     """Return what lets only those in who have the token, where one is wanted."""
-    open_paths = {row.path for row in ENDPOINTS if row.is_open}  # as aiohttp has them: none of them needs renaming
+    open_paths = {row.path for row in ENDPOINTS if row.is_open}
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         wanted = token()
-        resource = request.match_info.route.resource
-        if wanted is not None and (resource is None or resource.canonical not in open_paths):
+        if wanted is not None and request.path not in open_paths:
             scheme, _, given = request.headers.get("authorization", "").partition(" ")
             # As bytes: compare_digest refuses strings that are not ASCII. Surrogates are how aiohttp keeps raw bytes.
             same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), wanted.encode())

@@ -1,8 +1,11 @@
-"""What a row of the table of admin endpoints says."""
+"""Every endpoint of admin, in one table; README's is generated from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS
+from router.admin.reuse_views import DEFAULT_PREFIXES, MAX_PREFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +13,7 @@ class Endpoint:
     """A row of the table.
 
     Attributes:
-        handler: Its name among the handlers.
+        handler: Name of the method of `Endpoints`.
         is_open: Answered without the token.
     """
 
@@ -19,3 +22,87 @@ class Endpoint:
     handler: str
     meaning: str
     is_open: bool = False
+
+
+CONFIG_MEANING = (
+    "the configuration in force, secrets masked; `reload`: its digest, when it was loaded, what is wrong with the file "
+    "as it is now, and which changed keys need a restart"
+)
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("GET", "/healthz", "healthz", "200 while the process is alive; needs no token", is_open=True),
+    Endpoint(
+        "GET",
+        "/readyz",
+        "readyz",
+        "200 when it may take traffic, else 503 with the reasons; needs no token",
+        is_open=True,
+    ),
+    Endpoint("GET", "/metrics", "metrics", "Prometheus metrics"),
+    Endpoint(
+        "GET",
+        "/admin/replicas",
+        "replicas",
+        "every replica: state, blocks, load; trust with its reason, for each model and kind of requests; `texts`: "
+        "where each model's tokenizer comes from (`folder`, `hub`, `agent`, or `replica`: each prompt is asked for)",
+    ),
+    Endpoint(
+        "GET",
+        "/admin/replicas/{replica}/blocks",
+        "blocks",
+        "which blocks the index holds for each unit of a replica: count, digest (equal for equal blocks), the first "
+        f"`?limit=N` (default {DEFAULT_BLOCKS:,}, at most {MAX_BLOCKS:,}) by hash as `[hash, tier, group]`; "
+        "`?after=HASH` goes on",
+    ),
+    Endpoint(
+        "GET",
+        "/admin/decisions",
+        "decisions",
+        "the last decisions, newest first; `?limit=N` (default 50), `?order=slowest` or `surprising` (the engine had "
+        "most more or fewer cached than predicted) of all that are kept, `?traces=1` adds hashes of their prompts "
+        "where `admin.traces` is on",
+    ),
+    Endpoint("GET", "/admin/decisions/{request-id}", "decision", "one decision with every term and what came of it"),
+    Endpoint(
+        "GET",
+        "/admin/ledger",
+        "ledger",
+        "the reuse ledger: where prompt tokens went, by model and tenant; what a cache without end would have hit; "
+        "each replica's sums beside its engine's own counters",
+    ),
+    Endpoint(
+        "GET",
+        "/admin/prefixes",
+        "prefixes",
+        "the prefixes that saved most lately, by the hash of their last block, and which units hold each; `?limit=N` "
+        f"(default {DEFAULT_PREFIXES}, at most {MAX_PREFIXES:,})",
+    ),
+    Endpoint(
+        "POST",
+        "/admin/explain",
+        "explain",
+        "the decision that an OpenAI body would get now, nothing is sent; "
+        "`?path=` names its endpoint (default: by the body, chat or completions), `?policy=` another policy, "
+        "`?tokens=1` adds its `token_ids` and `media`",
+    ),
+    Endpoint(
+        "GET",
+        "/admin/shadow",
+        "shadow",
+        "what `placement.shadow` made of the requests since its weights are these: how many it would have placed "
+        "otherwise, cached tokens where they went and where it would have sent them, the last differences",
+    ),
+    Endpoint("GET", "/admin/config", "configuration", CONFIG_MEANING),
+    Endpoint(
+        "POST",
+        "/admin/replicas/{replica}/drain",
+        "drain",
+        'the replica takes no new requests and finishes what it has, for `{"for_s": seconds}` (default 3600, at most '
+        "604800); as JSON (`content-type: application/json`)",
+    ),
+    Endpoint(
+        "POST",
+        "/admin/replicas/{replica}/drain/undo",
+        "undrain",
+        "it may take requests again; as JSON, an empty body will do",
+    ),
+)

@@ -28,6 +28,7 @@ class EngineFigures:
         block_size: Tokens a block.
         num_blocks: KV blocks on the GPU.
         prefix_caching: Whether the engine has a prefix cache.
+        query_tokens, hit_tokens: Prompt tokens looked up in the prefix caches since the engine's start, and found.
     """
 
     running: int | None = None
@@ -36,6 +37,8 @@ class EngineFigures:
     block_size: int | None = None
     num_blocks: int | None = None
     prefix_caching: bool | None = None
+    query_tokens: int | None = None
+    hit_tokens: int | None = None
 
 
 class EngineProber:
@@ -101,5 +104,12 @@ def parse_figures(text: str) -> EngineFigures:
     caches = cache_configs(text)
     cache = caches[min(caches)] if caches else CacheConfig()
     return EngineFigures(
-        load.running, load.waiting, load.kv_usage, cache.block_size, cache.num_blocks, cache.prefix_caching
+        load.running,
+        load.waiting,
+        load.kv_usage,
+        cache.block_size,
+        cache.num_blocks,
+        cache.prefix_caching,
+        load.query_tokens,
+        load.hit_tokens,
     )

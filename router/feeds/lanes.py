@@ -278,7 +278,14 @@ class LaneReader:
             return
         load = None
         if heartbeat.running is not None and heartbeat.waiting is not None and heartbeat.kv_usage is not None:
-            load = EngineLoad(heartbeat.running, heartbeat.waiting, heartbeat.kv_usage, self._clock())
+            load = EngineLoad(
+                heartbeat.running,
+                heartbeat.waiting,
+                heartbeat.kv_usage,
+                self._clock(),
+                heartbeat.query_tokens,
+                heartbeat.hit_tokens,
+            )
         self._fleet.report_load(heartbeat.unit, load)
 
     def _not_applied(self, item: FollowedUnit, verdict: Verdict, *, catching_up: bool = False) -> None:

@@ -165,7 +165,14 @@ class StaticFeed:
             return
         load = None
         if figures is not None and figures.running is not None and figures.waiting is not None:
-            load = EngineLoad(figures.running, figures.waiting, figures.kv_usage or 0.0, self._clock())
+            load = EngineLoad(
+                figures.running,
+                figures.waiting,
+                figures.kv_usage or 0.0,
+                self._clock(),
+                figures.query_tokens,
+                figures.hit_tokens,
+            )
         self._fleet.report_load(replica.unit_id, load)
 
     def _announce(self, replica: _Configured) -> None:

@@ -81,9 +81,19 @@ class ReplicaFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """An engine's own figures: requests running and waiting, share of the KV cache in use, and when (clock seconds)."""
+    """An engine's own figures.
+
+    Attributes:
+        running, waiting: Requests.
+        kv_usage: Share of the KV cache in use, 0 to 1.
+        at_s: When, in clock seconds.
+        query_tokens, hit_tokens: Its counters of prompt tokens looked up in the prefix cache, and found; None where it
+            does not tell.
+    """
 
     running: int
     waiting: int
     kv_usage: float
     at_s: float
+    query_tokens: int | None = None
+    hit_tokens: int | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from router.fleet.cache_counts import CacheCounts
 from router.fleet.facts import EngineLoad, ServedModel, Trust
 from router.fleet.ledger import UnitLoad
 from router.kv.schemes import Scheme
@@ -35,6 +36,7 @@ class Unit:
         peer_tokens: What of that is not computed yet.
         new_since_s: When it joined a fleet that was there already; None: it was there when the router began.
         foreign_requests: Requests that the engine counted in its last figures beyond those of all known routers.
+        cache_counts: What its engine counted itself.
     """
 
     unit_id: str
@@ -57,6 +59,7 @@ class Unit:
     peer_tokens: float = 0.0
     foreign_requests: int = 0
     new_since_s: float | None = None
+    cache_counts: CacheCounts = field(default_factory=CacheCounts)
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +103,10 @@ class Replica:
     def requests(self) -> int:
         """Requests placed here that have not ended, by the router's other workers too."""
         return sum(unit.in_flight.requests + unit.sibling_requests for unit in self.units)
+
+    def cache_counts(self) -> CacheCounts | None:
+        """Return what its engine counted of all ranks' prefix caches; None where it does not tell."""
+        return CacheCounts.together([unit.cache_counts for unit in self.units])
 
     def state(self, now_s: float) -> ReplicaState:
         """Tell whether it may take a request at `now_s`.

@@ -15,6 +15,8 @@ _SAMPLE = re.compile(r"(?:\{(.*)\})? (\S+)")
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 _WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
 _USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
+_QUERIES = ("vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total")
+_HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
 _CONFIG = ("vllm:cache_config_info", "sglang:cache_config_info")
 _STARTED = (
     "process_start_time_seconds",
@@ -35,11 +37,15 @@ class Load:
         running: Requests in the batch.
         waiting: Requests in the queue.
         kv_usage: Share of KV blocks in use, 0 to 1.
+        query_tokens, hit_tokens: Prompt tokens looked up in the prefix cache since the engine's start, and found; None
+            where it does not tell.
     """
 
     running: int
     waiting: int
     kv_usage: float
+    query_tokens: int | None = None
+    hit_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +75,28 @@ class Totals:
         running: Sum of requests in the batches.
         waiting: Sum of requests in the queues.
         kv_usage: Mean share of KV blocks in use, 0 to 1.
+        query_tokens, hit_tokens: Sums of their counters.
     """
 
     running: int | None
     waiting: int | None
     kv_usage: float | None
+    query_tokens: int | None = None
+    hit_tokens: int | None = None
 
 
 def loads(text: str) -> dict[str, Load]:
     """Return the load of each rank by its `engine` label ("" where there is none); only ranks with all three values."""
     running, waiting, usage = (_by_engine(text, names) for names in (_RUNNING, _WAITING, _USAGE))
+    queries, hits = (_by_engine(text, names) for names in (_QUERIES, _HITS))
+    told = queries.keys() & hits.keys()
     return {
-        engine: Load(_requests(text, running[engine]), _requests(text, waiting[engine]), min(1.0, max(usage[engine])))
+        engine: Load(
+            _requests(text, running[engine]),
+            _requests(text, waiting[engine]),
+            min(1.0, max(usage[engine])),
+            *((int(sum(queries[engine])), int(sum(hits[engine]))) if engine in told else ()),
+        )
         for engine in running.keys() & waiting.keys() & usage.keys()
     }
 
@@ -88,11 +104,14 @@ def loads(text: str) -> dict[str, Load]:
 def totals(text: str) -> Totals:
     """Return the load of all ranks together."""
     running, waiting, usage = (_by_engine(text, names) for names in (_RUNNING, _WAITING, _USAGE))
+    queries, hits = (_by_engine(text, names) for names in (_QUERIES, _HITS))
     shares = [min(1.0, max(values)) for values in usage.values()]
     return Totals(
         sum(_requests(text, values) for values in running.values()) if running else None,
         sum(_requests(text, values) for values in waiting.values()) if waiting else None,
         sum(shares) / len(shares) if shares else None,
+        int(sum(map(sum, queries.values()))) if queries and hits else None,
+        int(sum(map(sum, hits.values()))) if queries and hits else None,
     )
 
 

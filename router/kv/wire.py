@@ -9,11 +9,11 @@ version wrote is recorded in tests/golden/wire.
 
     kind   fields
     1      unit, epoch, sequence, [[op, tier, group, kind, hashes], ...], behind ms       BlocksBatch
-    2      unit, epoch, sequence, running, waiting, kv_usage, behind ms           Heartbeat
+    2      unit, epoch, sequence, running, waiting, kv_usage, behind ms, query tokens, hit tokens   Heartbeat
     3      unit, epoch, state                                                     StateChange
     16     unit, epoch, sequence, stream id, index, chunks, [[tier, group, kind, hashes], ...]   a chunk of a Snapshot
 
-Version 2 added `behind ms` to both; where it is missing it is 0.
+Version 2 added `behind ms` to both; where it is missing it is 0. It added the tokens, which are unknown without.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class Heartbeat:
         waiting: Requests in its queue.
         kv_usage: Share of KV blocks in use, 0 to 1.
         behind_s: What the agent read of its engine longer ago than this was written before. 0 to `MAX_BEHIND_S`.
+        query_tokens, hit_tokens: The engine's counters of prompt tokens looked up in its prefix cache, and found.
     """
 
     unit: str
@@ -109,6 +110,8 @@ class Heartbeat:
     waiting: int | None = None
     kv_usage: float | None = None
     behind_s: float = 0.0
+    query_tokens: int | None = None
+    hit_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ def encode(message: Message) -> bytes:
         case Heartbeat():
             fields = [WIRE_VERSION, _HEARTBEAT, message.unit, message.epoch, message.sequence]
             fields += [message.running, message.waiting, message.kv_usage, _behind_ms(message.behind_s)]
+            fields += [message.query_tokens, message.hit_tokens]
         case StateChange():
             fields = [WIRE_VERSION, _STATE, message.unit, message.epoch, message.state]
     return msgspec.msgpack.encode(fields)
@@ -155,7 +159,7 @@ def decode(data: bytes) -> Message | None:
         unit, epoch, sequence, running, waiting, usage = _take(fields, 6)
         head = (_unit(unit), _counter(epoch), _counter(sequence))
         load = (_optional_counter(running), _optional_counter(waiting), _share(usage))
-        return Heartbeat(*head, *load, _behind_s(fields, 6))
+        return Heartbeat(*head, *load, _behind_s(fields, 6), *map(_optional_counter, fields[7:9]))
     if kind == _STATE:
         unit, epoch, state = _take(fields, 3)
         if state not in _STATES:

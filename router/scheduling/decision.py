@@ -65,6 +65,7 @@ class Decision:
         queued_s: Seconds that it waited for a replica with room.
         outcome: Set when the request ended.
         term_names: What the candidates' costs are made of, in order.
+        unavailable_tokens: The longest match of a unit that could not take the request.
         trace: Hashes of the prompt for `warmroute doctor --traffic`; None unless the router keeps them.
     """
 
@@ -89,6 +90,7 @@ class Decision:
     outcome: Outcome | None = None
     trace: dict[str, Any] | None = field(default=None, repr=False)
     term_names: Sequence[str] = ()
+    unavailable_tokens: int = 0
 
     @property
     def available_tokens(self) -> int:
@@ -117,6 +119,7 @@ class Decision:
             "matched_tokens": self.matched_tokens,
             "expected_tokens": self.expected_tokens,
             "available_tokens": self.available_tokens,
+            "unavailable_tokens": self.unavailable_tokens,
             "price": round(self.price, 3),
             "trust": self.trust,
             "prompt_reason": self.prompt_reason,

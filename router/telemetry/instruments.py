@@ -34,16 +34,16 @@ class Distribution:
         bounds: Upper bounds of its buckets, rising; one without a bound follows by itself.
     """
 
-    __slots__ = ("_bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
+        self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
     def observe(self, value: float) -> None:
         """Count one value; a bucket holds what is at most its bound."""
-        self.counts[bisect_left(self._bounds, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
@@ -76,15 +76,6 @@ class Instruments(Collector):
             self._check(name, labels)
             found = series[labels] = Distribution(self._rows[name].buckets)
         return found
-
-    def values(self, name: str) -> dict[tuple[str, ...], float]:
-        """Return a counter's or gauge's values by labels."""
-        return {labels: found.value for labels, found in self._counts[name].items()}
-
-    def counts(self, name: str) -> list[int]:
-        """Return how many values lie in each bucket of a histogram, all series together; the last has no bound."""
-        series = list(self._distributions[name].values())
-        return [sum(found.counts[place] for found in series) for place in range(len(self._rows[name].buckets) + 1)]
 
     def clear(self, name: str) -> None:
         """Forget all series of a counter or gauge."""

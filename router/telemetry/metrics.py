@@ -41,7 +41,8 @@ class Metrics:
         is_known_model: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self.registry = CollectorRegistry()
-        self._instruments = self.instruments = Instruments(METRICS)
+        self._instruments = Instruments(METRICS)
+        self._counting: list[Collector] = [self._instruments]
         self.registry.register(self._instruments)
         self._count = self._instruments.count
         self._distribution = self._instruments.distribution
@@ -61,9 +62,15 @@ class Metrics:
         for result in ("applied", "unchanged", "failed"):
             self._count("warmroute_config_reloads_total", result)
 
-    def register(self, collector: Collector) -> None:
-        """Add a collector that reads its figures when it is scraped."""
+    def register(self, collector: Collector, *, counts: bool = False) -> None:
+        """Add a collector that reads its figures when it is scraped.
+
+        Args:
+            counts: It has counters alone, which must outlive a worker's end.
+        """
         self.registry.register(collector)
+        if counts:
+            self._counting.append(collector)
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format (`CONTENT_TYPE`)."""
@@ -71,12 +78,13 @@ class Metrics:
 
     def counted(self) -> list[Metric]:
         """Return the families that are counted here, without those that are read at scrape."""
-        return list(self._instruments.collect())
+        return [family for collector in self._counting for family in collector.collect()]
 
     def render_counted(self) -> bytes:
         """Return those families in Prometheus' text format."""
         registry = CollectorRegistry()
-        registry.register(self._instruments)
+        for collector in self._counting:
+            registry.register(collector)
         return generate_latest(registry)
 
     # Workers

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from router.config import RouterConfig
 from router.placement import Placement
 from router.scheduling.decision import Decision, Outcome
 from router.telemetry.access_log import AccessLog, RequestFacts
-from router.telemetry.chain_samples import ChainSamples
 from router.telemetry.decisions import DecisionLog
+from router.telemetry.hot_prefixes import HotPrefixes
 from router.telemetry.metrics import Metrics
+from router.telemetry.replica_traffic import Traffic
 from router.telemetry.request_trace import RequestTrace
+from router.telemetry.reuse_ledger import Counted, ReuseLedger
 
 __all__ = ["Recorder", "RequestFacts"]
 
@@ -27,10 +30,23 @@ class Recorder:
     ) -> None:
         self.metrics = metrics
         self.decisions = decisions
-        self.chains = ChainSamples()
+        self.ledger = ReuseLedger()
+        self.prefixes = HotPrefixes()
+        self.traffic = Traffic()
         self._access_log = access_log
         self._record = record
         self._trace: RequestTrace | None = None
+
+    @classmethod
+    def of(cls, config: RouterConfig, metrics: Metrics) -> Recorder:
+        """Return one with the logs that a configuration asks for."""
+        access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
+        return cls(metrics, DecisionLog(config.admin.decisions), access_log, config.record)
+
+    def configure(self, config: RouterConfig) -> None:
+        """Take over what may change while it runs."""
+        self.decisions.keep(config.admin.decisions)
+        self._access_log.enabled = config.log.access
 
     def begin(self) -> None:
         """Open what is written to.
@@ -94,22 +110,19 @@ class Recorder:
         good = outcome.status is not None and 200 <= outcome.status < 300
         if good and outcome.ttft_s is not None and facts.stream:
             metrics.first_token_seen(facts.model, outcome.ttft_s)
-        if good and decision is not None:
-            self._count_reuse(decision, outcome, facts)
-        if good and placement is not None and placement.chain and placement.unit.scheme is not None:
-            self.chains.offer(
-                facts.model, placement.unit.scheme.block_size, placement.chain, placement.decision.prompt_tokens
-            )
+        if placement is not None:
+            counted = self._count_reuse(placement, outcome, facts) if good else None
+            self.traffic.ended(placement.replica.replica_id, outcome, counted, streamed=facts.stream)
         self._access_log.write(decision, outcome, facts)
         if good and placement is not None and self._trace is not None:
             self._trace.write(placement, outcome)
 
-    def _count_reuse(self, decision: Decision, outcome: Outcome, facts: RequestFacts) -> None:
-        understood = decision.prompt_reason is None
-        prompt_tokens = outcome.prompt_tokens
-        if prompt_tokens is None:
-            # What was not understood has an estimate only: no ground for a ledger.
-            prompt_tokens = decision.prompt_tokens if understood else 0
-        self.metrics.reuse_counted(
-            facts.model, prompt_tokens, decision.available_tokens, decision.matched_tokens, outcome.cached_tokens
-        )
+    def _count_reuse(self, placement: Placement, outcome: Outcome, facts: RequestFacts) -> Counted:
+        model = self.metrics.model_label(facts.model)
+        counted = self.ledger.count(model, facts.tenant, placement, outcome)
+        hit_tokens = counted.captured if counted.delivered is None else counted.delivered
+        scheme = placement.unit.scheme
+        if hit_tokens and scheme is not None:
+            self.prefixes.hit(model, placement.chain, hit_tokens, scheme.block_size)
+        self.metrics.reuse_counted(facts.model, counted.prompt, counted.available, counted.captured, counted.delivered)
+        return counted

@@ -58,6 +58,10 @@ def _gauge(
     return MetricSpec(f"warmroute_{name}", "gauge", labels, meaning, at_scrape=at_scrape, together=together)
 
 
+def _read_counter(name: str, meaning: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}_total", "counter", labels, meaning, at_scrape=True)
+
+
 def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> MetricSpec:
     return MetricSpec(f"warmroute_{name}", "histogram", labels, meaning, buckets)
 
@@ -131,6 +135,39 @@ METRICS: tuple[MetricSpec, ...] = (
         "that the engine then reported (`delivered`), and those captured where it reported nothing (`unobserved`).",
         "stage",
     ),
+    _read_counter(
+        "ledger_tokens",
+        "The reuse ledger by model and tenant (none: empty): the stages above, `prompt`, and `unpredicted` (delivered "
+        "beyond what was captured).",
+        "model",
+        "tenant",
+        "stage",
+    ),
+    _read_counter(
+        "lost_tokens",
+        "Prompt tokens that no engine read from its cache, by reason; with `delivered` and `unobserved` they make up "
+        "`prompt`. The reasons: docs/admin-api.md.",
+        "model",
+        "tenant",
+        "reason",
+    ),
+    _gauge(
+        "infinite_cache_hit_tokens",
+        "What one cache without end would have hit of the same prompts, by estimate; of several workers the sum of "
+        "theirs, which is too little where they share prefixes.",
+        "model",
+        "tenant",
+        at_scrape=True,
+        together="sum",
+    ),
+    _gauge(
+        "infinite_cache_error_tokens",
+        "The standard error of that estimate.",
+        "model",
+        "tenant",
+        at_scrape=True,
+        together="sum",
+    ),
     _histogram("prediction_difference_tokens", "Cached tokens delivered, less those predicted.", DIFFERENCE_TOKENS),
     _counter(
         "predictions",
@@ -182,6 +219,21 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("replica_running_requests", "The engine's own figure.", "replica", at_scrape=True),
     _gauge("replica_waiting_requests", "The engine's own figure.", "replica", at_scrape=True),
     _gauge("replica_kv_usage_share", "The engine's own figure, mean of its ranks.", "replica", at_scrape=True),
+    _read_counter(
+        "replica_ended_requests",
+        "Requests that ended there: `good` (2xx), `failed`, `aborted` (the client left).",
+        "replica",
+        "result",
+    ),
+    _read_counter("replica_reuse_tokens", "The ledger's stages, of requests that it served.", "replica", "stage"),
+    MetricSpec(
+        "warmroute_replica_ttft_seconds",
+        "histogram",
+        ("replica",),
+        "From a request's head to its answer's first part, streamed, of requests that it served.",
+        TTFT_SECONDS,
+        at_scrape=True,
+    ),
     _gauge("index_blocks", "Blocks that the index knows there.", "replica", at_scrape=True),
     _gauge("index_distinct_blocks", "Distinct blocks in the index.", at_scrape=True),
     _gauge(
@@ -190,12 +242,11 @@ METRICS: tuple[MetricSpec, ...] = (
         at_scrape=True,
         together="sum",
     ),
-    MetricSpec(
-        "warmroute_token_cache_lookups_total",
-        "counter",
-        ("kind", "result"),
+    _read_counter(
+        "token_cache_lookups",
         "Whole prompts and pieces of text that were looked up, and whether they were there: `hit`, `miss`.",
-        at_scrape=True,
+        "kind",
+        "result",
     ),
 )
 

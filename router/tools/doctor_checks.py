@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.admin.remedies import PREDICTIONS, PROOF, READY, REMEDIES, REPLICAS, TOKEN_DETAILS
 from router.tools import doctor_engine_checks as engine
 from router.tools import doctor_fleet_checks as fleet
 from router.tools import doctor_scheme_checks as scheme
@@ -41,17 +40,17 @@ CHECKS: tuple[Check, ...] = (
         fleet.router_reachable,
     ),
     Check(
-        READY,
+        "router.ready",
         "the router takes traffic",
         "Load balancers in front of it send nothing while it is not ready.",
-        REMEDIES[READY],
+        "remove the reasons named",
         fleet.router_ready,
     ),
     Check(
-        REPLICAS,
+        "router.replicas",
         "replicas in rotation",
         "A replica that is out of rotation serves nothing, and what it has cached is lost to the fleet.",
-        REMEDIES[REPLICAS],
+        "look at its engine's log; it comes back by itself",
         fleet.replica_states,
     ),
     Check(
@@ -83,17 +82,18 @@ CHECKS: tuple[Check, ...] = (
         scheme.block_size,
     ),
     Check(
-        PROOF,
+        "scheme.proof",
         "hash scheme and seed",
         "Only when the hashes computed here are the engine's own does the router know what it holds.",
-        REMEDIES[PROOF],
+        "start the engine with --prefix-caching-hash-algo sha256_cbor, and its agent with --hash-seed where "
+        "PYTHONHASHSEED is set",
         scheme.proof,
     ),
     Check(
-        PREDICTIONS,
+        "scheme.predictions",
         "predictions come true",
         "Where what is predicted is not what the engine announces, its cache is not used for placement.",
-        REMEDIES[PREDICTIONS],
+        "the checks of block size, tokenizer and template tell which of them differs",
         scheme.predictions,
     ),
     Check(
@@ -147,10 +147,10 @@ CHECKS: tuple[Check, ...] = (
         engine.template,
     ),
     Check(
-        TOKEN_DETAILS,
+        "usage.token_details",
         "cached tokens in usage",
         "Without them it is not known whether predictions hold: warmroute_reuse_tokens_total counts as unobserved.",
-        REMEDIES[TOKEN_DETAILS],
+        "start the engine with --enable-prompt-tokens-details",
         engine.token_details,
     ),
     Check(

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from replica.agent.metrics import metrics_table as agent_metrics_table
-from router.admin.app import ENDPOINTS
+from router.admin.endpoints import ENDPOINTS
 from router.config import RouterConfig
 from router.errors import WarmrouteError
 from router.telemetry.table import metrics_table

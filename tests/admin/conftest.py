@@ -23,10 +23,11 @@ from router.index.prefix_index import PrefixIndex
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.placement import Placer
 from router.request.reader import PromptReader
-from router.telemetry.chain_samples import ChainSamples
+from router.telemetry.access_log import AccessLog
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.metrics import Metrics
+from router.telemetry.recorder import Recorder
 
 SECRETS = {"token": "AT-777-token", "secret": "RS-888-of-sixteen", "password": "RP-333"}
 
@@ -65,6 +66,7 @@ class Admin:
         self.fleet = Fleet(on_unit_withdrawn=lambda unit: self.index.clear(unit.slot))
         self.decisions = DecisionLog(10)
         self.metrics = Metrics("1", self.config.paths, lambda name: self.fleet.base_model(name) is not None)
+        self.recorder = Recorder(self.metrics, self.decisions, AccessLog(enabled=False))
         self.metrics.register(FleetSeries(self.fleet, self.index, time.monotonic))
         approximate = ApproximateMemory(self.index)
         self.placer = Placer(
@@ -78,11 +80,10 @@ class Admin:
         )
         self.reader = PromptReader(lambda model: None)
         self.reasons: list[str] = []
-        self.chains = ChainSamples()
-        self.view = view = AdminView(
+        view = AdminView(
             fleet=self.fleet,
             index=self.index,
-            decisions=self.decisions,
+            recorder=self.recorder,
             metrics=self.metrics,
             config=self.config,
             placer=self.placer,
@@ -90,7 +91,6 @@ class Admin:
             not_ready=lambda: self.reasons,
             clock=time.monotonic,
             drains=self.orders,
-            chains=self.chains,
         )
         self.runner = AdminRunner(build_admin(view), shutdown_timeout=0.1)
         self.url = ""

@@ -25,6 +25,7 @@ MESSAGES: dict[str, wire.Message] = {
     "removed and cleared": BlocksBatch(UNIT, EPOCH, 8, (Change("removed", 2, 0, 0, HASHES[2:]), Change("cleared"))),
     "heartbeat": Heartbeat(UNIT, EPOCH, 8, 3, 2, 0.25),
     "heartbeat of unknown load": Heartbeat(UNIT, EPOCH, 8),
+    "heartbeat with cache counters": Heartbeat(UNIT, EPOCH, 9, 3, 2, 0.25, 0.0, 2**40, 2**39),
     "ready": StateChange(UNIT, EPOCH, "ready"),
     "draining": StateChange(UNIT, EPOCH, "draining"),
     "gone": StateChange(UNIT, EPOCH, "gone"),

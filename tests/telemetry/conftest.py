@@ -11,9 +11,13 @@ from router.fleet.fleet import Fleet
 from router.index.prefix_index import PrefixIndex
 from router.request.reader import PromptReader
 from router.request.token_cache import TokenCache
+from router.telemetry.access_log import AccessLog
 from router.telemetry.cache_series import CacheSeries
+from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
+from router.telemetry.ledger_series import register_series
 from router.telemetry.metrics import Metrics
+from router.telemetry.recorder import Recorder
 
 
 @pytest.fixture
@@ -34,6 +38,7 @@ def metrics(fleet: Fleet, index: PrefixIndex) -> Metrics:
     one = Metrics("1.2.3", ["/v1/completions"], lambda name: fleet.base_model(name) is not None)
     one.register(FleetSeries(fleet, index, lambda: 0.0))
     one.register(CacheSeries(TokenCache(), PromptReader(lambda _: None).memo))
+    register_series(one, Recorder(one, DecisionLog(1), AccessLog(enabled=False)), fleet)
     return one
 
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import io
-from types import SimpleNamespace
 
 import pytest
 
+from router.placement import Placement
 from router.scheduling.candidate import Candidate
 from router.scheduling.decision import Decision, Outcome
 from router.telemetry.access_log import AccessLog
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder, RequestFacts
-
-
-def placed() -> SimpleNamespace:
-    unit = SimpleNamespace(scheme=SimpleNamespace(block_size=16))
-    return SimpleNamespace(decision=decision(), chain=[1, 2, 3], unit=unit)
+from tests.telemetry.placed import SmallFleet, prompt
 
 
 def candidate(unit: str, matched: int) -> Candidate:
@@ -48,6 +44,17 @@ def recorder(log: io.StringIO) -> Recorder:
     return Recorder(metrics, DecisionLog(10), AccessLog(log, "json"))
 
 
+def placed() -> Placement:
+    """A prompt of 112 tokens, placed at r0 by load: r0 holds 48 of them, r1 has a queue and holds 96."""
+    fleet, one = SmallFleet(policy="least-loaded"), prompt(112)
+    fleet.holds("r0", one, 3)
+    fleet.holds("r1", one, 6)
+    fleet.fleet.units["r1/0"].in_flight.reserve(5_000, 0.0, observable=True, teaches=False)
+    placement = fleet.place(one)
+    assert placement.replica.replica_id == "r0"
+    return placement
+
+
 FACTS = RequestFacts("q", "POST", "/v1/completions", "tiny", stream=True)
 
 
@@ -69,15 +76,6 @@ def test_what_an_engine_does_not_report_is_unobserved(recorder):
     """Without a figure from the engine, what was captured counts as unobserved, and no delivery is made up."""
     recorder.finished(placed(), outcome(cached=None, prompt_tokens=None), FACTS)
     assert [stage(recorder, s) for s in ("available", "captured", "delivered", "unobserved")] == [96, 48, 0, 48]
-
-
-def test_chains_of_served_requests_are_sampled(recorder):
-    """Hot prefixes are told from chains of requests that were served, not of those that failed."""
-    recorder.finished(placed(), outcome(cached=None, status=503), FACTS)
-    assert recorder.chains.latest() == []
-    recorder.finished(placed(), outcome(cached=32), FACTS)
-    [sample] = recorder.chains.latest()
-    assert (list(sample.chain), sample.block_size, sample.prompt_tokens) == ([1, 2, 3], 16, 112)
 
 
 @pytest.mark.parametrize("status", [None, 400, 503])

@@ -1,0 +1,246 @@
+"""The reuse ledger: where each prompt token went, by model and tenant; the sums agree to the token.
+
+    prompt = delivered + unobserved + lost, for every reason of `LOSSES`
+    captured + unpredicted = delivered + unobserved + lost by `stale` and `mismatch`
+
+A prompt is a line of tokens with marks on it: as far as the engine delivered it from its cache, as the chosen replica
+was predicted to hold it, as the best candidate held it, as any replica did, as it went by before, as a cache can hold
+it at all, and its end. What lies between what was delivered and a mark is lost for the reason that the mark stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from router.fleet.vouching import VouchState
+from router.kv.hashes import max_hit_tokens
+from router.placement import Placement
+from router.request.reasons import Reason
+from router.scheduling.decision import Outcome
+from router.telemetry.seen_blocks import STANDARD_ERROR, DistinctBlocks, SeenBlocks
+
+STAGES = {
+    "prompt": "prompt tokens of requests that were served, as the engine counted them, else as the router did",
+    "available": "of them held by the best candidate, as predicted",
+    "captured": "held by the chosen one, as predicted",
+    "delivered": "read from the engine's cache, as it reported",
+    "unobserved": "captured by requests of which the engine did not report what it read",
+    "unpredicted": "delivered beyond what was captured",
+}
+LOSSES = {
+    "stale": "predicted at the chosen replica, and not there any more",
+    "mismatch": "predicted by tokens or hashes that are not the engine's",
+    "load": "held by another candidate, which was passed over for its load or by the policy",
+    "unavailable": "held by a replica that could not take the request (draining, ejected, full, tried)",
+    "evicted": "held by no replica, though the same tokens went by before",
+    "first_time": "never seen before",
+    "tail": "the last token and a block that is not full: no prefix cache holds them",
+    "not_read": "the engine reads no cache for such requests (logprobs of the prompt)",
+    "deadline": "not tokenised in time, so placed by load",
+    "not_understood": "not read by the router for other reasons, so placed by load",
+}
+_NAMES = (*STAGES, *LOSSES)
+_PLACE = {name: place for place, name in enumerate(_NAMES)}
+(_PROMPT, _AVAILABLE, _CAPTURED, _DELIVERED, _UNOBSERVED, _UNPREDICTED) = map(_PLACE.__getitem__, STAGES)
+_STALE, _MISMATCH, _LOAD, _UNAVAILABLE = (_PLACE[name] for name in ("stale", "mismatch", "load", "unavailable"))
+_EVICTED, _FIRST_TIME, _TAIL, _NOT_READ = (_PLACE[name] for name in ("evicted", "first_time", "tail", "not_read"))
+_DEADLINE, _NOT_UNDERSTOOD = _PLACE["deadline"], _PLACE["not_understood"]
+_LATE = frozenset((Reason.DEADLINE, Reason.QUEUE_FULL, Reason.REMOTE_DEADLINE, Reason.REMOTE_BUSY))
+MAX_ACCOUNTS = 256
+"""Models and tenants that are kept apart; later ones share one account, `other`. Each takes 16 KB a block size."""
+MAX_BLOCK_SIZES = 4
+OTHER = ("other", None)
+Key = tuple[str, str | None]
+"""(model, tenant); a tenant of None is nobody."""
+
+
+class Account:
+    """What was counted for one model and tenant.
+
+    Attributes:
+        tokens: By stage and loss, in the order of `STAGES` and `LOSSES`.
+        requests: Served.
+        unmeasured: Served, and neither side knows how long the prompt was: not in the sums.
+        readable: By block size, the tokens that a cache without end could have held.
+        missed: By block size, the distinct blocks that were computed since no cache had them.
+        seed: Tells this model's blocks apart from another's with equal hashes.
+    """
+
+    __slots__ = ("missed", "readable", "requests", "seed", "tokens", "unmeasured")
+
+    def __init__(self, model: str) -> None:
+        self.tokens = [0] * len(_NAMES)
+        self.requests = 0
+        self.unmeasured = 0
+        self.readable: dict[int, int] = {}
+        self.missed: dict[int, DistinctBlocks] = {}
+        self.seed = xxhash.xxh64_intdigest(model.encode(errors="surrogatepass"))
+
+
+@dataclass(slots=True)
+class Counted:
+    """What one request added, for whoever counts the same elsewhere."""
+
+    prompt: int
+    available: int
+    captured: int
+    delivered: int | None
+
+
+class ReuseLedger:
+    """Counts served requests. Costs a few microseconds each; memory is bounded, whatever clients send."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[Key, Account] = {}
+        self._seen = SeenBlocks()
+
+    def count(self, model: str, tenant: str | None, placement: Placement, outcome: Outcome) -> Counted:
+        """Count a request that was served.
+
+        Args:
+            model: A label: bounded.
+        """
+        account = self._account(model, tenant)
+        account.requests += 1
+        decision, prompt, tokens = placement.decision, placement.prompt, account.tokens
+        own_tokens = decision.prompt_tokens
+        engine_tokens, delivered = outcome.prompt_tokens, outcome.cached_tokens
+        whole = prompt.reason is None
+        total = engine_tokens if engine_tokens is not None else own_tokens if whole else 0
+        if not total:
+            account.unmeasured += 1
+        captured = min(decision.matched_tokens, total)
+        available = min(max(decision.available_tokens, captured), total)
+        if delivered is not None and delivered > total:
+            delivered = total  # no engine says so; the sums hold all the same
+        tokens[_PROMPT] += total
+        tokens[_AVAILABLE] += available
+        tokens[_CAPTURED] += captured
+        at = captured
+        if delivered is None:
+            tokens[_UNOBSERVED] += captured
+        else:
+            tokens[_DELIVERED] += delivered
+            at = delivered
+            if delivered > captured:
+                tokens[_UNPREDICTED] += delivered - captured
+        length_differs = whole and not prompt.other_tokens and total != own_tokens
+        short = _STALE
+        if at < captured and (length_differs or _is_mistaken(placement)):
+            short = _MISMATCH
+        held = max(available, at)
+        seen, readable = self._seen_and_readable(account, placement, held)
+        rest = _rest_of(placement, readable)
+        marks = (
+            (short, captured),
+            (_LOAD, available),
+            (_UNAVAILABLE, min(decision.unavailable_tokens, total)),
+            (_EVICTED, min(seen, total)),
+            (_FIRST_TIME, min(readable, total)),
+            (rest, min(own_tokens, total) if rest == _TAIL else total),
+            (_NOT_UNDERSTOOD, total),  # further prompts of a batch; tokens that the router did not count
+        )
+        for place, mark in marks:
+            if mark > at:
+                tokens[place] += mark - at
+                at = mark
+        return Counted(total, available, captured, delivered)
+
+    def _seen_and_readable(self, account: Account, placement: Placement, held: int) -> tuple[int, int]:
+        """Return how many tokens went by before, and how many a cache could hold; take note of the blocks."""
+        chain, scheme = placement.chain, placement.unit.scheme
+        if scheme is None or not chain:
+            return 0, 0
+        size = scheme.block_size
+        seen = self._seen.note(chain, account.seed)
+        if not placement.prompt.reads_cache:
+            return 0, 0
+        blocks = min(len(chain), max_hit_tokens(placement.decision.prompt_tokens, size) // size)
+        missed = account.missed.get(size)
+        if missed is None and len(account.missed) < MAX_BLOCK_SIZES:
+            missed = account.missed[size] = DistinctBlocks()
+            account.readable[size] = 0
+        if missed is not None:
+            account.readable[size] += blocks * size
+            begin = max(seen, held // size)
+            if begin < blocks:
+                missed.add(chain, begin, blocks)
+        return min(seen, blocks) * size, blocks * size
+
+    def _account(self, model: str, tenant: str | None) -> Account:
+        key: Key = (model, tenant)
+        account = self.accounts.get(key)
+        if account is None:
+            if len(self.accounts) >= MAX_ACCOUNTS:
+                key = OTHER
+            account = self.accounts.setdefault(key, Account(model))
+        return account
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all accounts and their sum, for JSON."""
+        accounts = [
+            {"model": model, "tenant": tenant, **view_of(account)} for (model, tenant), account in self.accounts.items()
+        ]
+        return {"total": summed(accounts), "accounts": accounts}
+
+
+def view_of(account: Account) -> dict[str, Any]:
+    """Return an account for JSON."""
+    tokens = dict(zip(_NAMES, account.tokens, strict=True))
+    hits = error = distinct = 0.0
+    for size, missed in account.missed.items():
+        blocks = missed.estimate()
+        distinct += blocks
+        hits += max(0.0, account.readable[size] - blocks * size)
+        error += STANDARD_ERROR * blocks * size
+    return {
+        "requests": account.requests,
+        "unmeasured_requests": account.unmeasured,
+        "tokens": {name: tokens[name] for name in STAGES},
+        "lost_tokens": {name: tokens[name] for name in LOSSES},
+        "infinite_cache": {
+            "hit_tokens": round(hits),
+            "standard_error_tokens": round(error),
+            "missed_blocks": round(distinct),
+        },
+    }
+
+
+def summed(accounts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sum of accounts as `view_of` gives them."""
+    total = view_of(Account(""))
+    for account in accounts:
+        add_to(total, account)
+    return total
+
+
+def add_to(total: dict[str, Any], account: Mapping[str, Any]) -> None:
+    """Add an account's figures to those of another."""
+    for name, value in total.items():
+        if isinstance(value, dict):
+            for inner in value:
+                value[inner] += account[name][inner]
+        elif name in ("requests", "unmeasured_requests"):
+            total[name] += account[name]
+
+
+def _is_mistaken(placement: Placement) -> bool:
+    """Tell whether predictions of the request's kind are known not to hold at its unit."""
+    return placement.doubted or (placement.record is not None and placement.record.state is VouchState.DISTRUSTED)
+
+
+def _rest_of(placement: Placement, readable: int) -> int:
+    """Return what a prompt loses behind all that a cache could hold."""
+    prompt = placement.prompt
+    if prompt.reason is not None:
+        return _DEADLINE if prompt.reason in _LATE else _NOT_UNDERSTOOD
+    if not prompt.reads_cache:
+        return _NOT_READ
+    scheme = placement.unit.scheme
+    if not readable and (scheme is None or max_hit_tokens(prompt.tokens, scheme.block_size)):
+        return _NOT_UNDERSTOOD  # its blocks can't be named
+    return _TAIL
