@@ -338,6 +338,7 @@ class App:
         self.announced.interrupted(unit.slot)
         self.vouching.forget(unit)
         self.index.set_strides(unit.slot, ())
+        self.index.set_tails(unit.slot, ())
         self._forget_blocks(unit)
 
     def _forget_sent(self, replica: Replica) -> None:

@@ -291,6 +291,7 @@ class RankAgent:
             text_files=dict(self._text_files()),
             group_sizes={group: tokens for group, tokens in self.unit.group_sizes.items() if tokens > size > 0}
             or msgspec.UNSET,
+            group_tails=dict(self.unit.group_tails) or msgspec.UNSET,
         )
 
     def _trust(self) -> tuple[Any, str | None]:

@@ -67,6 +67,8 @@ class UnitState:
         engine_started_s: When the engine's process began, as it tells itself (Unix time); None where it does not.
         unverified: It holds what an earlier agent left, and no batch has shown yet that nothing was missed since.
         group_sizes: Tokens a block of each cache group that was seen, where a prefix needs all of the group's blocks.
+        group_tails: Of each cache group that keeps ends of prefixes alone: how many tokens before a prefix's end it
+            must hold, and the tokens of its blocks.
         head_lost: The batches before the first one that was read could not be had: blocks may be missing.
     """
 
@@ -83,6 +85,7 @@ class UnitState:
         self.last_event_s: float | None = None
         self.head_lost = False
         self.group_sizes: dict[int, int] = {}
+        self.group_tails: dict[int, tuple[int, int]] = {}
         self.engine_started_s: float | None = None
         self.unverified = False
         self._saved: Saved | None = None
@@ -307,6 +310,9 @@ class UnitState:
         counts = event.kind is GroupKind.FULL and len(event.token_ids) > 0 and event.block_size > known
         if counts and (known or len(self.group_sizes) < MAX_GROUPS):
             self.group_sizes[event.group] = event.block_size
+        if event.tail_tokens and (event.group in self.group_tails or len(self.group_tails) < MAX_GROUPS):
+            _, size = self.group_tails.get(event.group, (0, 0))
+            self.group_tails[event.group] = (event.tail_tokens, max(size, event.block_size))
 
     def _apply(self, event: Event, changes: list[Change]) -> None:
         if isinstance(event, BlockStored):

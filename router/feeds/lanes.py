@@ -174,6 +174,7 @@ class LaneReader:
             if item is None or item.unit is not unit:
                 item = self.followed[unit_id] = FollowedUnit(unit, lane_of(unit_id, self._keys.lanes))
             self._index.set_strides(unit.slot, unit.strides)
+            self._index.set_tails(unit.slot, unit.tails)
             if item.feed.on_lease(epoch) and item.feed.reason != "joined":
                 # What was known is of a cache that is gone.
                 self._index.clear(unit.slot)
@@ -308,8 +309,10 @@ class LaneReader:
         elif change.op == "removed":
             self._index.remove(slot, change.hashes, change.tier, change.group)
             self._metrics.blocks_applied("removed", len(change.hashes))
-        elif change.kind == GroupKind.FULL:
-            # Partial groups (sliding windows) announce tails: they are no prefix and are not kept.
+        elif change.kind != GroupKind.FULL:
+            # Sliding windows and the like hold the ends of prefixes.
+            self._index.store_tail(slot, change.hashes, change.tier, change.group)
+        else:
             self._index.store(slot, change.hashes, change.tier, change.group)
             self._announced.stored(slot, change.hashes)
             self._metrics.blocks_applied(op, len(change.hashes))

@@ -161,7 +161,8 @@ class Roster:
                 scheme = told
         strides = strides_of(registration.group_sizes or {}, scheme.block_size)
         blocks, whole = registration.num_blocks, registration.whole is True
-        return UnitFacts(registration.unit, registration.rank, scheme, trust, blocks, reason, whole, strides)
+        tails = tails_of(registration.group_tails or {}, scheme.block_size)
+        return UnitFacts(registration.unit, registration.rank, scheme, trust, blocks, reason, whole, strides, tails)
 
     def _configured_block_size(self, registration: Registration) -> int:
         sizes = (self._block_sizes.get(model.name) for model in registration.models)
@@ -227,3 +228,15 @@ def strides_of(group_sizes: Mapping[int, int], unit_tokens: int) -> tuple[tuple[
     """
     larger = sorted((group, size) for group, size in group_sizes.items() if size > unit_tokens)
     return tuple((group, size // unit_tokens) for group, size in larger if size % unit_tokens == 0)
+
+
+def tails_of(group_tails: Mapping[int, tuple[int, int]], unit_tokens: int) -> tuple[tuple[int, int, int], ...]:
+    """Return the cache groups that keep ends alone: group, hash units that make one of its blocks, blocks of an end.
+
+    A size that is no multiple of the unit is left out, as in `strides_of`.
+    """
+    return tuple(
+        (group, size // unit_tokens, -(-tokens // size))
+        for group, (tokens, size) in sorted(group_tails.items())
+        if tokens and size and size % unit_tokens == 0
+    )

@@ -47,6 +47,8 @@ class UnitFacts:
         num_blocks: Blocks its GPU cache has; None while unknown.
         reason: Why trust is not exact, in words for operators.
         strides: By cache group how many of the scheme's blocks make one of the group's, where that is more than one.
+        tails: Cache groups that keep ends of prefixes alone: the group, how many of the scheme's blocks make one of
+            its, and how many of its blocks before a prefix's end it must hold.
         whole: Whether its agent announced all that its cache holds: it may have come when there was something already.
     """
 
@@ -58,6 +60,7 @@ class UnitFacts:
     reason: str | None = None
     whole: bool = True
     strides: tuple[tuple[int, int], ...] = ()
+    tails: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,6 +301,7 @@ class Fleet:
         unit.reason = facts.reason
         unit.whole = facts.whole
         unit.strides = facts.strides
+        unit.tails = facts.tails
 
     def _withdraw_unit(self, unit: Unit) -> None:
         self._units.pop(unit.unit_id, None)

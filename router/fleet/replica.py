@@ -51,6 +51,7 @@ class Unit:
     reason: str | None = None
     whole: bool = True
     strides: tuple[tuple[int, int], ...] = ()
+    tails: tuple[tuple[int, int, int], ...] = ()
     load: EngineLoad | None = None
     blocks_as_of_s: float | None = None
     sibling_requests: int = 0

@@ -3,6 +3,9 @@
 A tier (GPU, CPU, disk) or a cache group is a layer of its own (`router.index.holders`). A unit holds a block when, for
 every group it has, some tier holds it. Nearly always there is one layer, and then the walk is over a single table.
 
+Of cache groups that keep the ends of prefixes alone (sliding windows, Mamba states) the blocks are kept apart, and a
+match is cut to where they let it end.
+
 Of what the router itself remembers for a unit (`router.index.approximate`) only samples are stored here: such units
 are walked from sample to sample, and the memory tells how far the last one goes on.
 
@@ -19,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import chain as chained
 
 from router.index.holders import FASTEST, NOBODY, Core, Group, HolderTable, bits, bits_as_bytes
-from router.index.matches import CPU, DISK, GPU, Holds, Match, SampledMemory, strided_match
+from router.index.matches import CPU, DISK, GPU, Holds, Match, SampledMemory, Tail, ended, strided_match
 from router.index.sampling import PLACES, SAMPLES, samples_in
 
 __all__ = ["CPU", "DISK", "GPU", "Match", "PrefixIndex", "View"]
@@ -39,7 +42,8 @@ class View:
         slots: As given.
         columns: Where each is, `NOBODY` for those that hold nothing and for those that are walked apart:
         sampled: places of units of which only samples are stored;
-        strided: places of units whose groups have blocks of several sizes.
+        strided: places of units whose groups have blocks of several sizes;
+        tailed: places of other units some of whose groups keep the ends of prefixes alone.
     """
 
     slots: Sequence[int]
@@ -47,6 +51,7 @@ class View:
     columns: array[int] = field(default_factory=lambda: array("i"))
     sampled: list[int] = field(default_factory=list)
     strided: list[int] = field(default_factory=list)
+    tailed: list[int] = field(default_factory=list)
 
 
 class PrefixIndex:
@@ -64,6 +69,8 @@ class PrefixIndex:
         self._blocks_of: dict[int, int] = {}
         self._column_of: dict[int, int] = {}
         self._strides: dict[int, dict[int, int]] = {}
+        self._tails: dict[int, tuple[tuple[int, int, int], ...]] = {}
+        self._ends: PrefixIndex | None = None
         self._sampled: dict[int, SampledMemory] = {}
         self._free_columns: list[int] = []
         self._next_column = 0
@@ -99,8 +106,17 @@ class PrefixIndex:
             self._groups = None
         self._blocks_of[slot] = self._blocks_of.get(slot, 0) + layer.add(column, hashes)
 
+    def store_tail(self, slot: int, hashes: Iterable[int], tier: int = GPU, group: int = 0) -> None:
+        """A unit holds these blocks in a cache group that keeps the ends of prefixes alone; arguments as `store`."""
+        if self._ends is None:
+            self._ends = PrefixIndex(self._core)
+        self._ends.store(slot, hashes, tier, group)
+
     def remove(self, slot: int, hashes: Iterable[int], tier: int = GPU, group: int = 0) -> None:
         """A unit no longer holds these blocks on this tier."""
+        if self._ends is not None:
+            hashes = tuple(hashes)
+            self._ends.remove(slot, hashes, tier, group)
         tier = min(tier, DISK)
         layer, column = self._layers.get((tier, group)), self._column_of.get(slot)
         if layer is None or column is None:
@@ -135,8 +151,26 @@ class PrefixIndex:
             del self._strides[slot]
         self._version += 1
 
+    def set_tails(self, slot: int, tails: Iterable[tuple[int, int, int]]) -> None:
+        """Some of a unit's cache groups keep the ends of prefixes alone: a match must end where they hold one.
+
+        Args:
+            tails: The group, how many blocks of a chain make one of its, and how many of these must be held before an
+                end. A group with such blocks that is not named does not count.
+        """
+        given = tuple(tails)
+        if given == self._tails.get(slot, ()):
+            return
+        if given:
+            self._tails[slot] = given
+        else:
+            del self._tails[slot]
+        self._version += 1
+
     def clear(self, slot: int) -> None:
         """A unit holds nothing. At once for every match; the memory comes back with `sweep`."""
+        if self._ends is not None:
+            self._ends.clear(slot)
         self.sample(slot, None)
         column = self._column_of.pop(slot, None)
         self._blocks_of.pop(slot, None)
@@ -157,6 +191,9 @@ class PrefixIndex:
         Returns:
             Whether dead columns are left: call again soon.
         """
+        return self._sweep(max_blocks) or (self._ends is not None and self._ends.sweep(max_blocks))
+
+    def _sweep(self, max_blocks: int) -> bool:
         if not self._swept:
             if not self._dead:
                 return False
@@ -186,7 +223,7 @@ class PrefixIndex:
 
     def blocks_of(self, slot: int) -> int:
         """Blocks that a unit holds, each tier and group counted."""
-        blocks = self._blocks_of.get(slot, 0)
+        blocks = self._blocks_of.get(slot, 0) + (0 if self._ends is None else self._ends.blocks_of(slot))
         memory = self._sampled.get(slot)
         return blocks if memory is None else blocks + memory.extra_blocks
 
@@ -202,7 +239,7 @@ class PrefixIndex:
     @property
     def total_blocks(self) -> int:
         """Distinct blocks kept, each tier and group counted; those of cleared units until they are swept."""
-        return sum(map(len, self._layers.values()))
+        return sum(map(len, self._layers.values())) + (0 if self._ends is None else self._ends.total_blocks)
 
     def dump(self, slot: int) -> set[tuple[int, int, int]]:
         """Return all (hash, tier, group) of a unit: to compare with what its engine holds."""
@@ -213,6 +250,8 @@ class PrefixIndex:
 
         Changes between slices are allowed and may be missed; it ends early when the unit is cleared meanwhile.
         """
+        if self._ends is not None:
+            yield from self._ends.walk(slot, slice_blocks)
         column = self._column_of.get(slot)
         if column is None:
             return
@@ -229,7 +268,7 @@ class PrefixIndex:
         return view
 
     def _renew(self, view: View) -> None:
-        view.version, view.sampled, view.strided = self._version, [], []
+        view.version, view.sampled, view.strided, view.tailed = self._version, [], [], []
         view.columns = array("i", [self._column_of.get(slot, NOBODY) for slot in view.slots])
         for place, slot in enumerate(view.slots):
             if slot in self._sampled:
@@ -237,6 +276,8 @@ class PrefixIndex:
             elif slot in self._strides and view.columns[place] != NOBODY:
                 view.strided.append(place)
             else:
+                if slot in self._tails:
+                    view.tailed.append(place)
                 continue
             view.columns[place] = NOBODY
 
@@ -261,14 +302,18 @@ class PrefixIndex:
         if self._groups is None:
             self._groups = self._group_tables()
         depths = self._core.walk(self._groups, hashes, view.columns)
-        if not view.sampled and not view.strided:
+        if not view.sampled and not view.strided and not view.tailed:
             return depths
         blocks, cpu, disk = depths
         cpu, disk = cpu or [0] * len(blocks), disk or [0] * len(blocks)
         apart = self._sampled_matches(hashes, view) if view.sampled else []
         for place in view.strided:
             slot = view.slots[place]
-            apart.append((place, strided_match(hashes, self._holds_of(slot), self._strides[slot])))
+            tails = self._tails_of(slot)
+            apart.append((place, strided_match(hashes, self._holds_of(slot), self._strides[slot], tails)))
+        for place in view.tailed:
+            match = Match(blocks[place], blocks[place] - cpu[place] - disk[place], cpu[place])
+            apart.append((place, ended(hashes, match, self._tails_of(view.slots[place]))))
         for place, match in apart:
             blocks[place], cpu[place] = match.blocks, match.cpu_blocks
             disk[place] = match.blocks - match.gpu_blocks - match.cpu_blocks
@@ -306,9 +351,15 @@ class PrefixIndex:
             for group, columns in self._group_columns.items()
         )
 
+    def _tails_of(self, slot: int) -> list[Tail]:
+        held = {} if self._ends is None else self._ends._holds_of(slot)
+        return [Tail(held.get(group, _nowhere), stride, many) for group, stride, many in self._tails.get(slot, ())]
+
     def _holds_of(self, slot: int) -> dict[int, Holds]:
         """Return for each group of a unit what tells on which tier it holds a block."""
-        column = self._column_of[slot]
+        column = self._column_of.get(slot)
+        if column is None:
+            return {}
 
         def holds(group: int) -> Holds:
             layers = [(tier, self._layers.get((tier, group))) for tier in (GPU, CPU, DISK)]
@@ -316,3 +367,7 @@ class PrefixIndex:
             return lambda block: next((tier for tier, layer in tiers if layer.holds(column, block)), None)
 
         return {group: holds(group) for group, columns in self._group_columns.items() if columns >> column & 1}
+
+
+def _nowhere(block: int) -> None:
+    return None

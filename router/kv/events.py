@@ -30,7 +30,7 @@ class GroupKind(IntEnum):
     FULL = 0
     """Full attention: a leading run of blocks is a prefix match."""
     WINDOW = 1
-    """Sliding window and other partial groups: announces tails, so its blocks are never credited as a prefix match."""
+    """Sliding windows, Mamba states and other partial groups: of a prefix they keep its end alone."""
 
 
 class BlockStored(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +45,8 @@ class BlockStored(msgspec.Struct, frozen=True, gc=False):
         tier: Where the blocks lie.
         group: Number of the cache group, from 0.
         kind: How the group matches.
+        tail_tokens: Of a group that keeps ends alone, how many tokens before a prefix's end it must hold for the prefix
+            to be of use; 0 where that is not known.
         lora_name: Served name of the adapter, or None.
         extra_keys: One entry per block as the engine publishes them (untagged, without an adapter's path), or None.
     """
@@ -56,6 +58,7 @@ class BlockStored(msgspec.Struct, frozen=True, gc=False):
     tier: Tier = Tier.GPU
     group: int = 0
     kind: GroupKind = GroupKind.FULL
+    tail_tokens: int = 0
     lora_name: str | None = None
     extra_keys: tuple[Any, ...] | None = None
 

@@ -78,6 +78,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
             engine does not hold. Unset where it did not, or is older than this field.
         group_sizes: Tokens a block of those cache groups whose blocks are larger than `block_size`, which is then what
             hashes are made of: a larger block bears the hash of its last piece. Unset where there are none.
+        group_tails: Of those cache groups that keep ends of prefixes alone (sliding windows, Mamba states): the tokens
+            before a prefix's end that the group must hold, and the tokens of its blocks. Unset where there are none, or
+            the agent is older than this field.
     """
 
     wire: Annotated[int, Meta(ge=0, le=2**31)] = WIRE_VERSION
@@ -100,6 +103,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     text_files: Annotated[dict[_FileName, _Sha256], Meta(max_length=MAX_FILES)] = msgspec.field(default_factory=dict)
     whole: bool | msgspec.UnsetType = msgspec.UNSET
     group_sizes: Annotated[dict[_Count, _Count], Meta(max_length=32)] | msgspec.UnsetType = msgspec.UNSET
+    group_tails: Annotated[dict[_Count, tuple[_Count, _Count]], Meta(max_length=32)] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _check_url(self.url)

@@ -123,6 +123,28 @@ def test_only_full_attention_is_a_prefix_group(kind: str | None, expected: Group
     assert event.kind is expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "window", "tail"),
+    [
+        ("sliding_window", 64, 63),
+        ("sliding_window_mla", 1, 1),
+        ("sliding_window", None, 0),
+        ("sliding_window", -5, 0),
+        ("sliding_window", "64", 0),
+        ("sliding_window", 2**40, 0),
+        ("mamba", None, 1),
+        ("chunked_local_attention", None, 0),
+        ("full_attention", None, 0),
+        (None, 64, 0),
+        (["mamba"], 64, 0),
+    ],
+)
+def test_what_a_group_must_hold_before_a_prefix_s_end(kind: object, window: object, tail: int) -> None:
+    """A window without the token that looks back, one state; 0 where that is not known."""
+    (event,) = read({**STORED, "kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": window})
+    assert event.tail_tokens == tail
+
+
 def test_a_sparse_store_announces_its_own_hashes_alone() -> None:
     """One hash over the tokens of two blocks is one block; an empty list is none."""
     sparse, empty = read({**STORED, "block_hashes": [12]}, {**STORED, "block_hashes": []})

@@ -75,6 +75,7 @@ def test_hybrid_groups_are_kept_apart_with_their_kinds(recordings) -> None:  # t
     assert kinds == {0: GroupKind.WINDOW, 1: GroupKind.FULL}
     by_group = [{h for h, _, group in live(state) if group == wanted} for wanted in (0, 1)]
     assert by_group[0] & by_group[1]
+    assert state.group_tails == {0: (63, 32)}  # a window of 64 tokens, by blocks of 32
 
 
 def test_a_clear_keeps_its_place_in_the_batch(events) -> None:  # type: ignore[no-untyped-def]

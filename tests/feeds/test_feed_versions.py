@@ -52,7 +52,7 @@ async def test_a_router_follows_agents_of_the_version_before(stage: Any, golden:
     await stage.redis.set(keys.lease(unit), lease)
     await stage.redis.zadd(keys.registry, {unit: time.time()})
     one = stage.router()
-    await stage.eventually(lambda: len(one.held(unit)) == 300)  # group 3 of the CPU tier is a window: not kept
+    await stage.eventually(lambda: len(one.held(unit)) == 303)  # 300 of group 0, and three more of a window
     await stage.redis.xadd(keys.stream_of(unit), {"d": messages["heartbeat"]})
     await stage.eventually(lambda: (load := one.fleet.units[unit].load) is not None and load.running == 3)
     assert one.fleet.replicas["pod-7"].state(time.monotonic()) is ReplicaState.READY

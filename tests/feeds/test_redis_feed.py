@@ -23,12 +23,31 @@ async def test_blocks_published_on_a_lane_reach_the_index(redis_url, writer, run
 
 
 async def test_sliding_window_blocks_are_no_prefix(redis_url, writer, run_feeds, eventually):
-    """A partial group's blocks (kind WINDOW) are not kept: they'd be matched as a prefix."""
+    """A partial group's blocks (kind WINDOW) are kept apart: alone they match nothing."""
     r0 = writer("r0/0")
     await r0.register()
     await r0.batch(Change("stored", 0, 1, 1, (5, 6)), Change("stored", 0, 0, 0, (7,)))
     router = run_feeds(redis=redis_url)
-    await eventually(lambda: router.held("r0/0") == {7})
+    await eventually(lambda: router.held("r0/0") == {5, 6, 7})
+    slot = router.fleet.unit("r0/0").slot
+    assert (router.index.leading(slot, [5, 6]), router.index.leading(slot, [7, 5, 6])) == (0, 1)
+
+
+async def test_a_prefix_ends_where_a_sliding_window_still_holds_its_end(redis_url, writer, run_feeds, eventually):
+    """A lease tells that group 1 must hold the last 24 tokens: of snapshot and batches, until they are evicted."""
+    r0 = writer("r0/0")
+    await r0.register(block_size=16, group_tails={1: (24, 16), 2: (24, 24)})
+    await r0.batch(Change("stored", 0, 0, 0, (1, 2, 3, 4, 5)), Change("stored", 0, 1, 1, (2, 3, 5)))
+    router = run_feeds(redis=redis_url)
+    await eventually(lambda: "r0" in router.fleet.replicas)
+    unit = router.fleet.unit("r0/0")
+    await eventually(lambda: len(router.index.dump(unit.slot)) == 8)
+    assert unit.tails == ((1, 1, 2),)
+    assert router.index.leading(unit.slot, [1, 2, 3, 4, 5]) == 3
+    await r0.batch(Change("removed", 0, 1, 1, (2,)))
+    await eventually(lambda: router.index.leading(unit.slot, [1, 2, 3, 4, 5]) == 0)
+    await r0.batch(Change("stored", 0, 1, 1, (4,)))
+    await eventually(lambda: router.index.leading(unit.slot, [1, 2, 3, 4, 5]) == 5)
 
 
 async def test_a_router_starts_from_the_snapshot_and_the_tail_after_it(redis_url, writer, run_feeds, eventually):

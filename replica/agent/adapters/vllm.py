@@ -46,8 +46,10 @@ REMOVED_FIELDS = ("block_hashes", "medium", "group_idx", "locality", "ownership"
 _TIERS = {"CPU": Tier.CPU, "CPU_PINNED": Tier.CPU, "STORAGE": Tier.DISK, "DISK": Tier.DISK}
 # "unknown" is a group of several specs; absent means a release that had full attention alone.
 _FULL_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention", "unknown"})
+_WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla"})
 _MAX_GROUP = 1023
 _MAX_BLOCK_TOKENS = 1 << 20
+_MAX_WINDOW_TOKENS = 1 << 24
 
 
 class OddEventError(Exception):
@@ -158,6 +160,7 @@ class VllmAdapter:
             tier=tier,
             group=group,
             kind=_kind(get("kv_cache_spec_kind")),
+            tail_tokens=_tail_tokens(get("kv_cache_spec_kind"), get("kv_cache_spec_sliding_window")),
             # An adapter that is known by number alone still tells that the block is not the base model's.
             lora_name=lora_name if isinstance(lora_name, str) else _lora_by_number(get("lora_id")),
             extra_keys=self.extra_keys(fields, len(hashes)),
@@ -173,6 +176,18 @@ def _kind(name: object) -> GroupKind:
     if isinstance(name, str) and name not in _FULL_KINDS:
         return GroupKind.WINDOW
     return GroupKind.FULL
+
+
+def _tail_tokens(kind: object, window: object) -> int:
+    """Return how much of a prefix's end its next token needs: a window without that token, a Mamba state's last block.
+
+    Chunked local attention needs as much as lies in the chunk, which depends on the place: that is not followed.
+    """
+    if kind == "mamba":
+        return 1
+    if isinstance(kind, str) and kind in _WINDOW_KINDS and type(window) is int and 0 < window <= _MAX_WINDOW_TOKENS:
+        return max(1, window - 1)
+    return 0
 
 
 def _lora_by_number(lora_id: object) -> str | None:
