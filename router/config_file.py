@@ -26,6 +26,8 @@ PREFIX = "WARMROUTE_"
 AGENTS_PREFIX = "WARMROUTE_AGENT_"
 SECRETS = (("admin", "token"), ("registration", "secret"), ("isolation", "secret"), ("upstream", "api_key"))
 """Keys that hold secrets: each may be a file (`..._file`), and none is ever shown."""
+_OF_THE_PROCESS = frozenset({"WARMROUTE_NATIVE"})
+"""Read elsewhere, before there is a configuration (`router.native`)."""
 _OF_A_SERVICE = re.compile(r"WARMROUTE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT.*|PORT.*)|WARMROUTE_PORT.*")
 """What Kubernetes sets in every pod beside a Service whose name begins with warmroute."""
 ModelsCheck = Callable[[Sequence[tuple[int, ModelConfig]]], list[Problem]]
@@ -131,7 +133,7 @@ def _overlay_environment(data: dict[str, Any], environ: Mapping[str, str], is_si
             continue
         keys = variable.removeprefix(PREFIX).lower().split("__")
         if keys[0] not in RouterConfig.model_fields:
-            if not is_silent and not _OF_A_SERVICE.fullmatch(variable):
+            if not is_silent and variable not in _OF_THE_PROCESS and not _OF_A_SERVICE.fullmatch(variable):
                 LOG.warning("the environment variable %s names no key of the configuration and is ignored", variable)
             continue
         try:

@@ -154,6 +154,7 @@ def test_variables_of_agents_and_of_kubernetes_are_not_the_router_s(caplog: pyte
     parsed(
         {
             "WARMROUTE_AGENT_REDIS": "redis://10.0.0.9:6379/0",
+            "WARMROUTE_NATIVE": "no",
             "WARMROUTE_PORT": "tcp://10.0.0.1:8080",
             "WARMROUTE_SERVICE_HOST": "10.0.0.1",
             "WARMROUTE_ROUTER_PORT_8080_TCP_ADDR": "10.0.0.1",

@@ -21,7 +21,7 @@ MODEL = "tiny"
 ADAPTERS = ("ada", "grace")
 """Names of the LoRAs that the tiny model's folder holds in `adapters`."""
 BLOCK_SIZE = 32  # the least that the CPU build takes
-ENGINE_START_S = 240.0
+ENGINE_START_S = 480.0
 LOWEST_PORT, LOWEST_EPHEMERAL_PORT = 10_000, 32_768
 
 
