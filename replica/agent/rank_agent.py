@@ -291,7 +291,8 @@ class RankAgent:
             text_files=dict(self._text_files()),
             group_sizes={group: tokens for group, tokens in self.unit.group_sizes.items() if tokens > size > 0}
             or msgspec.UNSET,
-            group_tails=dict(self.unit.group_tails) or msgspec.UNSET,
+            # Names of our own may be missing where an end's parent is not known any more.
+            group_tails=(dict(self.unit.group_tails) if trust == "exact" else None) or msgspec.UNSET,
         )
 
     def _trust(self) -> tuple[Any, str | None]:
