@@ -336,6 +336,7 @@ class App:
 
     def _forget_unit(self, unit: Unit) -> None:
         self.announced.interrupted(unit.slot)
+        self.expected.forget(unit.slot)
         self.vouching.forget(unit)
         self.index.set_strides(unit.slot, ())
         self.index.set_tails(unit.slot, ())

@@ -28,7 +28,7 @@ from router.request.prompt import Prompt
 from router.scheduling.affinity import REASON, Affinity
 from router.scheduling.decision import Decision, Outcome
 from router.scheduling.pickers import Choice
-from router.scheduling.policies import Pick, Profile
+from router.scheduling.policies import Pick, Profile, lead_of
 from router.scheduling.shadow import Shadow
 from router.scheduling.wishes import NO_WISHES, Wishes
 from router.survey import Survey, Surveyor
@@ -149,14 +149,13 @@ class Placer:
         if self._affinity is not None and wishes.session is not None:
             pick = self._keep_session(self._affinity, wishes.session, survey, pick, now_s)
             self._affinity.went(wishes.session, pick.winner, survey.removed, now_s)
-        winner = pick.winner
-        place = survey.candidates.index(winner)
+        winner, place = pick.winner, pick.place
         unit, chain, held_blocks = survey.units[place], survey.chains[place], survey.held_blocks[place]
         is_probe = self._fleet.probed(unit.replica, now_s)
         doubted = winner.unit_id in survey.doubted
         expected = record = evidence = None
         if chain and unit.trust is not Trust.NONE:
-            expected = self._expected.expect(unit.serial, chain, held_blocks)
+            expected = self._expected.expect(unit.slot, chain, held_blocks)
             record = self.proving.record(unit, prompt)
         if record is not None:
             announced_blocks = self._index.leading(unit.slot, chain) if doubted else held_blocks
@@ -285,11 +284,12 @@ class Placer:
 
     def _keep_session(self, affinity: Affinity, session: int, survey: Survey, pick: Pick, now_s: float) -> Pick:
         """Return the choice with the session's own replica for the winner, where that is its place."""
-        own = affinity.choose(session, survey.candidates, pick.winner, survey.ring, now_s)
+        candidates = pick.candidates
+        own = affinity.choose(session, candidates, pick.winner, survey.ring, now_s)
         if own is pick.winner:
             return pick
-        others = min(item.cost for item in survey.candidates if item is not own)
-        return Pick(own, survey.candidates, REASON, pick.price, others - own.cost)
+        place = candidates.unit_ids.index(own.unit_id)
+        return Pick(place, candidates, REASON, pick.price, lead_of(candidates.costs, place))
 
     def _explain(self, prompt: Prompt, request_id: str, survey: Survey, pick: Pick, profile: Profile) -> Decision:
         winner, key = pick.winner, survey.owner_key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -13,21 +14,39 @@ from router.fleet.replica import Replica, ReplicaState, Unit
 from router.fleet.vouching import Vouching
 from router.index.approximate import memory_slot
 from router.index.expected import ExpectedBlocks
-from router.index.prefix_index import PrefixIndex, View
+from router.index.prefix_index import PrefixIndex
 from router.kv.extra_keys import Lora
 from router.kv.hashes import max_hit_tokens
 from router.kv.schemes import Scheme
 from router.request.prompt import Prompt
-from router.scheduling.candidate import Candidate
+from router.scheduling.candidates import NO_CANDIDATES, Candidates
 from router.scheduling.filters import Standing, objection
 from router.scheduling.ring import OwnerRing
 
 FIRST_SHARE = 0.2
 """Of its speed, at the beginning of a new replica's ramp."""
+NO_SLOT = -(1 << 62)
+"""A slot of the index that nobody has: engines without a prefix cache hold nothing."""
 FRESH_S = 5.0
 """An engine's own figures are believed for this long."""
 MAX_VIEWS = 256
 """Model names whose view is kept. Names come from clients, and replicas that do not tell what they serve take any."""
+
+
+class _Columns:
+    """What of some units stays the same from prompt to prompt, a list for each figure."""
+
+    __slots__ = ("replica_ids", "slots", "some_are_approximate", "trusts", "unit_ids", "units", "view")
+
+    def __init__(self, units: list[Unit], index: PrefixIndex, doubted: Collection[str] = ()) -> None:
+        self.units = units
+        self.unit_ids = [unit.unit_id for unit in units]
+        self.replica_ids = [unit.replica.replica_id for unit in units]
+        self.trusts = [Trust.APPROXIMATE if unit.unit_id in doubted else unit.trust for unit in units]
+        self.some_are_approximate = Trust.APPROXIMATE in self.trusts
+        self.slots = array("i", [unit.slot for unit in units])
+        """As the engines report: what is expected there is counted under these, doubted or not."""
+        self.view = index.view([_slot_read(unit, unit.unit_id in doubted) for unit in units])
 
 
 @dataclass(slots=True)
@@ -37,8 +56,7 @@ class _Family:
     scheme: Scheme | None
     lora: Lora | None
     units: list[Unit] = field(default_factory=list)
-    slots: View | None = None
-    """The units' slots in the index, in their order."""
+    columns: _Columns | None = None
 
 
 @dataclass(slots=True)
@@ -69,12 +87,12 @@ class Survey:
     """
 
     ring: OwnerRing
-    candidates: list[Candidate]
-    units: list[Unit]
-    chains: list[list[int]]
-    held_blocks: list[int]
-    removed: dict[str, str]
-    doubted: set[str]
+    removed: dict[str, str] = field(default_factory=dict)
+    candidates: Candidates = NO_CANDIDATES
+    units: list[Unit] = field(default_factory=list)
+    chains: list[list[int]] = field(default_factory=list)
+    held_blocks: list[int] = field(default_factory=list)
+    doubted: set[str] = field(default_factory=set)
     owner_key: int | None = None
     unavailable_tokens: int = 0
 
@@ -107,7 +125,7 @@ class Surveyor:
             ModelNotFoundError: No replica serves the model.
         """
         view = self._view(prompt.model)
-        survey = Survey(view.ring, [], [], [], [], {}, set())
+        survey = Survey(view.ring)
         limit = self._fleet.max_in_flight
         for replica in view.replicas:
             full = limit > 0 and replica.requests >= limit
@@ -121,9 +139,10 @@ class Surveyor:
         for family in view.families:
             self._add_family(survey, prompt, family, now_s)
         if self.config.weights.kv_pressure_tokens:
-            for unit, candidate in zip(survey.units, survey.candidates, strict=True):
-                if unit.load is not None and now_s - unit.load.at_s <= FRESH_S:
-                    candidate.kv_usage_share = unit.load.kv_usage
+            survey.candidates.kv_usage_shares = [
+                unit.load.kv_usage if unit.load is not None and now_s - unit.load.at_s <= FRESH_S else 0.0
+                for unit in survey.units
+            ]
         return survey
 
     def _take_ejected(self, view: _View, survey: Survey, limit: int) -> None:
@@ -178,9 +197,6 @@ class Surveyor:
     def _add_family(self, survey: Survey, prompt: Prompt, family: _Family, now_s: float) -> None:
         chain: list[int] = []
         readable: Sequence[int] = ()
-        doubted = self._doubted(prompt, family)
-        nothing = [0] * len(family.units)
-        held, cpu, disk = nothing, nothing, nothing
         block_size = 1
         if family.scheme is not None:
             block_size = family.scheme.block_size
@@ -189,45 +205,59 @@ class Surveyor:
                 survey.owner_key = chain[min(len(chain), self.config.owner_blocks) - 1]
             if chain and prompt.reads_cache:
                 readable = chain[: max_hit_tokens(prompt.tokens, block_size) // block_size]
-                held, on_cpu, on_disk = self._index.depths(readable, self._slots(family, doubted))
-                cpu, disk = on_cpu or nothing, on_disk or nothing
-        removed, extend = survey.removed, self._expected.extend
-        approximate_share = self.config.weights.approximate_share
-        for unit, blocks, cpu_blocks, disk_blocks in zip(family.units, held, cpu, disk, strict=True):
-            replica_id = unit.replica.replica_id
-            if replica_id in removed:
-                if unit.trust is not Trust.NONE:
-                    survey.unavailable_tokens = max(survey.unavailable_tokens, blocks * block_size)
-                continue
-            trust = unit.trust
-            if unit.unit_id in doubted:
-                survey.doubted.add(unit.unit_id)
-                trust = Trust.APPROXIMATE
-            elif trust is Trust.NONE:
-                blocks = cpu_blocks = disk_blocks = 0
-            in_flight = unit.in_flight
-            survey.units.append(unit)
-            survey.chains.append(chain)
-            survey.held_blocks.append(blocks)
-            # By position: this runs for every unit and request, and names cost a third more.
-            survey.candidates.append(
-                Candidate(
-                    unit.unit_id,
-                    replica_id,
-                    prompt.tokens,
-                    blocks * block_size,
-                    cpu_blocks * block_size,
-                    disk_blocks * block_size,
-                    (extend(unit.serial, readable, blocks) if readable else blocks) * block_size,
-                    approximate_share if trust is Trust.APPROXIMATE else 1.0,
-                    in_flight.backlog_tokens(now_s) + unit.sibling_tokens + unit.peer_tokens,
-                    in_flight.prefill_tokens_per_s
-                    if unit.new_since_s is None
-                    else in_flight.prefill_tokens_per_s * self._ramp_share(unit.new_since_s, now_s),
-                    _running(unit, now_s),
-                    trust,
-                )
-            )
+        columns = self._columns(survey, prompt, family, readable)
+        if not columns.units:
+            return
+        expected: Sequence[int]
+        cpu = disk = None
+        held = expected = [0] * len(columns.units)
+        if readable:
+            held, cpu, disk = self._index.depths(readable, columns.view)
+            expected = self._expected.extended(columns.slots, readable, held)
+        matched_tokens = [block_size * blocks for blocks in held]
+        backlog_tokens, running = _loads(columns.units, now_s)
+        candidates = Candidates(
+            prompt.tokens,
+            columns.unit_ids,
+            columns.replica_ids,
+            columns.trusts,
+            matched_tokens,
+            matched_tokens if expected is held else [block_size * blocks for blocks in expected],
+            backlog_tokens,
+            self._speeds(columns.units, now_s),
+            running,
+            self._trust_shares(columns.trusts) if columns.some_are_approximate else None,
+            None if cpu is None else [block_size * blocks for blocks in cpu],
+            None if disk is None else [block_size * blocks for blocks in disk],
+        )
+        survey.candidates = survey.candidates + candidates if survey.candidates else candidates
+        survey.units = survey.units + columns.units if survey.units else columns.units
+        survey.chains += [chain] * len(columns.units)
+        survey.held_blocks += held
+
+    def _columns(self, survey: Survey, prompt: Prompt, family: _Family, readable: Sequence[int]) -> _Columns:
+        """Return the units of a family that may take the prompt: nearly always all of them, and as they are."""
+        doubted = self._doubted(prompt, family) if self._vouching.doubts else ()
+        if survey.removed or doubted:
+            away, units = [], []
+            for unit in family.units:
+                (away if unit.replica.replica_id in survey.removed else units).append(unit)
+            survey.doubted.update(unit.unit_id for unit in units if unit.unit_id in doubted)
+            if away and readable and family.scheme is not None:
+                held, _, _ = self._index.depths(readable, _Columns(away, self._index, doubted).view)
+                survey.unavailable_tokens = max(survey.unavailable_tokens, max(held) * family.scheme.block_size)
+            return _Columns(units, self._index, doubted)
+        if family.columns is None:
+            family.columns = _Columns(family.units, self._index)
+        return family.columns
+
+    def _speeds(self, units: Sequence[Unit], now_s: float) -> list[float]:
+        return [
+            unit.in_flight.prefill_tokens_per_s
+            if unit.new_since_s is None
+            else unit.in_flight.prefill_tokens_per_s * self._ramp_share(unit.new_since_s, now_s)
+            for unit in units
+        ]
 
     def _ramp_share(self, since_s: float, now_s: float) -> float:
         """Return as how fast a replica counts that joined then: its caches are empty, and its first steps are slow."""
@@ -236,8 +266,6 @@ class Surveyor:
 
     def _doubted(self, prompt: Prompt, family: _Family) -> set[str]:
         """Return the units whose reports are not believed for this kind of request, by name."""
-        if not self._vouching.doubts:
-            return set()
         return {
             unit.unit_id
             for unit in family.units
@@ -245,18 +273,27 @@ class Surveyor:
             and self._vouching.is_distrusted(unit, unit.replica.asked_model(prompt.model), prompt.kind)
         }
 
-    def _slots(self, family: _Family, doubted: set[str]) -> View:
-        if doubted:
-            units = family.units
-            return self._index.view([memory_slot(u.slot) if u.unit_id in doubted else u.slot for u in units])
-        if family.slots is None:
-            family.slots = self._index.view([unit.slot for unit in family.units])
-        return family.slots
+    def _trust_shares(self, trusts: Sequence[Trust]) -> list[float]:
+        share = self.config.weights.approximate_share
+        return [share if trust is Trust.APPROXIMATE else 1.0 for trust in trusts]
 
 
-def _running(unit: Unit, now_s: float) -> int:
-    """Requests at a unit: those of all known routers, and those that the engine has from elsewhere."""
-    requests, load = unit.in_flight.requests + unit.sibling_requests + unit.peer_requests, unit.load
-    if not unit.foreign_requests or load is None or now_s - load.at_s > FRESH_S:
-        return requests
-    return requests + unit.foreign_requests
+def _slot_read(unit: Unit, doubted: bool) -> int:
+    """Return the slot of the index that tells what a unit holds."""
+    if unit.trust is Trust.NONE:
+        return NO_SLOT
+    return memory_slot(unit.slot) if doubted else unit.slot
+
+
+def _loads(units: Sequence[Unit], now_s: float) -> tuple[list[float], list[int]]:
+    """Return prompt tokens that are not computed yet at each unit, and requests: those of all known routers, and those
+    that the engine has from elsewhere."""
+    backlog_tokens, running = [], []
+    for unit in units:
+        in_flight = unit.in_flight
+        backlog_tokens.append(in_flight.backlog_tokens(now_s) + unit.sibling_tokens + unit.peer_tokens)
+        requests = in_flight.requests + unit.sibling_requests + unit.peer_requests
+        if unit.foreign_requests and unit.load is not None and now_s - unit.load.at_s <= FRESH_S:
+            requests += unit.foreign_requests
+        running.append(requests)
+    return backlog_tokens, running

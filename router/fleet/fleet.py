@@ -60,7 +60,7 @@ class Fleet:
         self._next_serial = 0
         self._began_s = float("inf")
         self.version = 0
-        """Grows with every change of members, the models they serve or their schemes."""
+        """Grows with every change of members, the models they serve, their schemes or their trust."""
 
     def configure(
         self, *, prefill_tokens_per_s: float, eject_after: int, eject_s: float, eject_max_s: float, max_in_flight: int
@@ -293,10 +293,10 @@ class Fleet:
             self._units[facts.unit_id] = unit
             replica.units.append(unit)
             self.version += 1
-        if unit.scheme != facts.scheme:
+        if unit.scheme != facts.scheme or unit.trust is not facts.trust:
             unit.scheme = facts.scheme
+            unit.trust = facts.trust
             self.version += 1
-        unit.trust = facts.trust
         unit.num_blocks = facts.num_blocks
         unit.reason = facts.reason
         unit.whole = facts.whole

@@ -28,13 +28,23 @@ MAX_MELTED_SHARE = 0.95
 class Reservation:
     """One placed request. `UnitLoad` alone changes it."""
 
-    __slots__ = ("load", "observable", "placed_s", "released", "teaches", "uncached_tokens", "waiting")
+    __slots__ = (
+        "load",
+        "most_melted_tokens",
+        "observable",
+        "placed_s",
+        "released",
+        "teaches",
+        "uncached_tokens",
+        "waiting",
+    )
 
     def __init__(
         self, load: UnitLoad, uncached_tokens: int, placed_s: float, *, observable: bool, teaches: bool
     ) -> None:
         self.load = load
         self.uncached_tokens = uncached_tokens
+        self.most_melted_tokens = MAX_MELTED_SHARE * uncached_tokens
         self.placed_s = placed_s
         self.observable = observable
         self.teaches = teaches
@@ -47,6 +57,7 @@ class UnitLoad:
 
     __slots__ = (
         "_computing_since_s",
+        "_head",
         "_queued_tokens",
         "_stretch_since_s",
         "_stretch_tokens",
@@ -64,6 +75,7 @@ class UnitLoad:
         self.requests = 0
         """Requests placed here that have not ended."""
         self._waiting: OrderedDict[Reservation, None] = OrderedDict()
+        self._head: Reservation | None = None
         self._queued_tokens = 0
         self._computing_since_s = 0.0
         self._stretch_since_s = 0.0
@@ -82,11 +94,12 @@ class UnitLoad:
             teaches: Whether `uncached_tokens` is known, not guessed.
         """
         self._settle(now_s)
-        if not self._waiting:
+        reservation = Reservation(self, uncached_tokens, now_s, observable=observable, teaches=teaches)
+        if self._head is None:
+            self._head = reservation
             self._computing_since_s = now_s
             self._end_stretch()
             self._begin_stretch(now_s)
-        reservation = Reservation(self, uncached_tokens, now_s, observable=observable, teaches=teaches)
         self._waiting[reservation] = None
         self._queued_tokens += uncached_tokens
         self.requests += 1
@@ -117,23 +130,28 @@ class UnitLoad:
 
     def backlog_tokens(self, now_s: float) -> float:
         """Prompt tokens placed here that are not computed yet."""
-        self._settle(now_s)
-        if not self._waiting:
+        head = self._head
+        if head is None:
             return 0.0
-        head = next(iter(self._waiting))
-        melted = max(0.0, now_s - self._computing_since_s) * self.prefill_tokens_per_s
-        return self._queued_tokens - min(melted, MAX_MELTED_SHARE * head.uncached_tokens)
+        if not head.observable:
+            self._settle(now_s)
+            head = self._head
+            if head is None:
+                return 0.0
+        # Asked of every unit for each request: comparisons, since calls to min and max take twice as long.
+        melted, most = (now_s - self._computing_since_s) * self.prefill_tokens_per_s, head.most_melted_tokens
+        if melted > most:
+            return self._queued_tokens - most
+        return self._queued_tokens - melted if melted > 0.0 else float(self._queued_tokens)
 
     def oldest_waiting_s(self, now_s: float) -> float:
         """Return for how long the oldest prompt has waited here without a sign of being computed; 0 for none."""
         self._settle(now_s)
-        if not self._waiting:
-            return 0.0
-        return max(0.0, now_s - next(iter(self._waiting)).placed_s)
+        return 0.0 if self._head is None else max(0.0, now_s - self._head.placed_s)
 
     def _settle(self, now_s: float) -> None:
-        while self._waiting:
-            head = next(iter(self._waiting))
+        while self._head is not None:
+            head = self._head
             done_s = self._computing_since_s + head.uncached_tokens / self.prefill_tokens_per_s
             if head.observable or done_s > now_s:
                 return
@@ -141,12 +159,13 @@ class UnitLoad:
             self._begin_stretch(now_s)
 
     def _leave(self, reservation: Reservation, now_s: float) -> None:
-        was_computing = next(iter(self._waiting)) is reservation
         del self._waiting[reservation]
         reservation.waiting = False
         self._queued_tokens -= reservation.uncached_tokens
-        if was_computing and self._waiting:
-            self._computing_since_s = max(now_s, next(iter(self._waiting)).placed_s)
+        if self._head is reservation:
+            self._head = next(iter(self._waiting), None)
+            if self._head is not None:
+                self._computing_since_s = max(now_s, self._head.placed_s)
 
     def _begin_stretch(self, now_s: float) -> None:
         self._stretch_since_s = self._stretch_until_s = now_s

@@ -12,7 +12,10 @@ the time. Both are held equal by tests; `FASTEST` is the native one where it was
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple, Protocol
 
 from router.native import core
@@ -210,6 +213,34 @@ def _end(depths: dict[int, int], columns: int, depth: int) -> None:
         depths[column] = depth
 
 
+def python_extended(
+    table: Any, chain: Sequence[int], places: Sequence[int], columns: Sequence[int], held_blocks: Sequence[int]
+) -> Sequence[int]:
+    """Find how far columns that hold a chain up to some block go on, where the table has only some of its blocks.
+
+    Args:
+        places: Blocks of a chain that tables like this one have, rising: block `p` stands for those before it.
+        held_blocks: By column asked for: how many leading blocks are held for certain.
+
+    Returns:
+        For each column asked for how many leading blocks it has; `held_blocks` itself where no block is in the table.
+    """
+    samples = bisect_left(places, len(chain))
+    holders = [table._held.get(chain[place], 0) for place in places[:samples]]
+    anybody = reduce(or_, holders, 0)
+    if not anybody:
+        return held_blocks
+    extended = list(held_blocks)
+    for position, column in enumerate(columns):
+        if column == NOBODY or not anybody >> column & 1:
+            continue
+        sample = bisect_left(places, held_blocks[position], 0, samples)
+        while sample < samples and holders[sample] >> column & 1:
+            extended[position] = places[sample] + 1
+            sample += 1
+    return extended
+
+
 def bits_as_bytes(mask: int) -> bytes:
     """Return a mask as little-endian bytes."""
     return mask.to_bytes(mask.bit_length() // 8 + 1, "little")
@@ -226,11 +257,15 @@ def bits(mask: int) -> Iterator[int]:
 Walk = Callable[[tuple[Group, ...], Sequence[int], "array[int]"], tuple[list[int], list[int] | None, list[int] | None]]
 
 
+Extended = Callable[[HolderTable, Sequence[int], "array[int]", "array[int]", Sequence[int]], Sequence[int]]
+
+
 class Core(NamedTuple):
-    """A kind of table, and the walk over tables of this kind (`python_walk` says what it does)."""
+    """A kind of table, and what is found in tables of this kind: see `python_walk` and `python_extended`."""
 
     table: Callable[[], HolderTable]
     walk: Walk
+    extended: Extended
 
 
 def _native_core() -> Core | None:
@@ -254,9 +289,9 @@ def _native_core() -> Core | None:
             for part in range(built.PARTS):
                 yield self.part(part, column)
 
-    return Core(NativeHolderTable, built.walk)
+    return Core(NativeHolderTable, built.walk, built.extended)
 
 
-PYTHON = Core(PythonHolderTable, python_walk)
+PYTHON = Core(PythonHolderTable, python_walk, python_extended)
 NATIVE = _native_core()
 FASTEST = NATIVE or PYTHON

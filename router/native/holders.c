@@ -4,6 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "extended.h"
 #include "holder_table.h"
 #include "walk.h"
 
@@ -277,6 +278,70 @@ static PyObject *walk_function(PyObject *module, PyObject *args) {
     return result;
 }
 
+/* What `extended` returns where something is in the table; NULL with an exception set. */
+static PyObject *extended_list(const HolderTable *table, const uint32_t *sampled, const int32_t *places,
+                               Py_ssize_t samples, const int32_t *columns, PyObject *held) {
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(held);
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(held, i);
+        long long blocks = PyLong_AsLongLong(item);
+        long long all = blocks;
+        if (columns[i] >= 0)
+            all = extended_by(&table->sets, sampled, places, samples, (uint32_t)columns[i], blocks);
+        if (blocks == -1 && PyErr_Occurred())
+            item = NULL;
+        else
+            item = all == blocks ? Py_NewRef(item) : PyLong_FromLongLong(all);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+static PyObject *extended_function(PyObject *module, PyObject *args) {
+    HolderTable *table;
+    PyObject *given_chain, *given_places, *given_columns, *given_held, *chain = NULL, *held = NULL, *result = NULL;
+    Py_buffer places_view, columns_view;
+    if (!PyArg_ParseTuple(args, "O!OOOO", &HolderTableType, &table, &given_chain, &given_places, &given_columns,
+                          &given_held))
+        return NULL;
+    if (!open_columns(given_columns, &columns_view))
+        return NULL;
+    if (PyObject_GetBuffer(given_places, &places_view, PyBUF_FORMAT) < 0) {
+        PyBuffer_Release(&columns_view);
+        return NULL;
+    }
+    const int32_t *places = places_view.buf;
+    uint32_t *sampled = NULL;
+    if (places_view.itemsize != 4 || strcmp(places_view.format, "i") != 0)
+        PyErr_SetString(PyExc_TypeError, "places are an array of type code 'i'");
+    else if ((chain = PySequence_Fast(given_chain, "a chain is a sequence of ints")) != NULL &&
+             (held = PySequence_Fast(given_held, "held blocks are a sequence of ints")) != NULL) {
+        Py_ssize_t samples = first_place(places, places_view.len / 4, PySequence_Fast_GET_SIZE(chain));
+        sampled = PyMem_Malloc((samples + 1) * sizeof *sampled);
+        if (PySequence_Fast_GET_SIZE(held) != columns_view.len / 4) {
+            PyErr_SetString(PyExc_ValueError, "held blocks are not as many as columns");
+        } else if (sampled == NULL) {
+            PyErr_NoMemory();
+        } else {
+            Py_ssize_t found = sampled_sets(table, chain, places, samples, sampled);
+            if (found == 0)
+                result = Py_NewRef(given_held);
+            else if (found > 0)
+                result = extended_list(table, sampled, places, samples, columns_view.buf, held);
+        }
+    }
+    PyMem_Free(sampled);
+    Py_XDECREF(chain);
+    Py_XDECREF(held);
+    PyBuffer_Release(&places_view);
+    PyBuffer_Release(&columns_view);
+    return result;
+}
+
 static PyMethodDef table_methods[] = {
     {"add", (PyCFunction)(void (*)(void))table_add_method, METH_FASTCALL, "See the twin."},
     {"discard", (PyCFunction)(void (*)(void))table_discard_method, METH_FASTCALL, "See the twin."},
@@ -304,6 +369,7 @@ static PyTypeObject HolderTableType = {
 
 static PyMethodDef functions[] = {
     {"walk", walk_function, METH_VARARGS, "See the twin."},
+    {"extended", extended_function, METH_VARARGS, "See the twin."},
     {NULL, NULL, 0, NULL},
 };
 

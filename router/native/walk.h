@@ -101,20 +101,4 @@ static int walk_chain(Walk *walk, const Group *groups, Py_ssize_t group_count, B
     return 1;
 }
 
-/* How many blocks a unit will hold once what is expected of it is there: from `held` on, sample by sample. */
-static inline int32_t extended(const ColumnSets *sets, const uint32_t *ids, const int32_t *places, int32_t samples,
-                               uint32_t column, int32_t held) {
-    int32_t first = 0, last = samples;
-    while (first < last) {
-        int32_t middle = (first + last) / 2;
-        if (places[middle] < held)
-            first = middle + 1;
-        else
-            last = middle;
-    }
-    for (; first < samples && set_has(sets, ids[first], column); first++)
-        held = places[first] + 1;
-    return held;
-}
-
 #endif

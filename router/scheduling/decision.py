@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from router.scheduling.candidate import Candidate
+from router.scheduling.candidates import Candidates
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +96,10 @@ class Decision:
     @property
     def available_tokens(self) -> int:
         """The longest match of any candidate."""
-        return max([item.matched_tokens for item in self.candidates], default=0)
+        candidates = self.candidates
+        if isinstance(candidates, Candidates):
+            return max(candidates.matched_tokens)
+        return max([item.matched_tokens for item in candidates], default=0)
 
     def to_dict(self, max_candidates: int | None = None) -> dict[str, Any]:
         """Return it for JSON.

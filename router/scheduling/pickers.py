@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from router.scheduling.candidate import Candidate
+from router.scheduling.candidates import Candidates
 from router.scheduling.ring import OwnerRing
 
 BOUNDED_LOAD = 1.25
@@ -38,11 +38,12 @@ class Choice:
 class Picker(Protocol):
     """Names one of at least one candidates."""
 
-    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
-        """Return the winner and the reason: `only`, `cost`, `owner`, `least-loaded`, `random`, `turn`, `prefix`."""
+    def pick(self, scored: Candidates, choice: Choice) -> tuple[int, str]:
+        """Return the winner's place and the reason: `only`, `cost`, `owner`, `least-loaded`, `random`, `turn`,
+        `prefix`."""
         ...
 
-    def took(self, winner: Candidate) -> None:
+    def took(self, unit_id: str) -> None:
         """The choice was carried out (not only asked for)."""
         ...
 
@@ -50,17 +51,14 @@ class Picker(Protocol):
 class Stateless:
     """A picker that remembers nothing."""
 
-    def took(self, winner: Candidate) -> None:
+    def took(self, unit_id: str) -> None:
         """See `Picker`."""
 
 
-def _by_load(item: Candidate) -> tuple[float, int]:
-    return (item.backlog_tokens, item.running)
-
-
-def _least_loaded(scored: Sequence[Candidate], rng: Random) -> tuple[Candidate, str]:
-    least = min(map(_by_load, scored))
-    lightest = [item for item in scored if _by_load(item) == least]
+def _least_loaded(scored: Candidates, places: Sequence[int], rng: Random) -> tuple[int, str]:
+    loads = [(scored.backlog_tokens[place], scored.running[place]) for place in places]
+    least = min(loads)
+    lightest = [place for place, load in zip(places, loads, strict=True) if load == least]
     if len(lightest) == 1:
         return lightest[0], "least-loaded"
     return rng.choice(lightest), "random"
@@ -69,68 +67,70 @@ def _least_loaded(scored: Sequence[Candidate], rng: Random) -> tuple[Candidate, 
 class LowestCost(Stateless):
     """The lowest cost; among ties the longest match, then the prompt's owner, else the least loaded, else any."""
 
-    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
+    def pick(self, scored: Candidates, choice: Choice) -> tuple[int, str]:
         """See `Picker`."""
-        most = min([item.cost for item in scored]) + choice.tie_tokens
-        tied = [item for item in scored if item.cost <= most]
+        costs = scored.costs
+        most = min(costs) + choice.tie_tokens
+        tied = [place for place, cost in enumerate(costs) if cost <= most]
         if len(tied) == 1:
             return tied[0], "cost"
-        longest = max([item.expected_tokens for item in tied])
-        tied = [item for item in tied if item.expected_tokens == longest]
+        expected = scored.expected_tokens
+        longest = max([expected[place] for place in tied])
+        tied = [place for place in tied if expected[place] == longest]
         if len(tied) == 1:
             return tied[0], "prefix"
         if choice.owner_key is not None:
             owner = choice.ring.owner(choice.owner_key)
-            for item in tied:
-                if item.unit_id == owner:
-                    return item, "owner"
-        return _least_loaded(tied, choice.rng)
+            for place in tied:
+                if scored.unit_ids[place] == owner:
+                    return place, "owner"
+        return _least_loaded(scored, tied, choice.rng)
 
 
 class LongestPrefix(Stateless):
     """The longest match; among equals the least loaded."""
 
-    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
+    def pick(self, scored: Candidates, choice: Choice) -> tuple[int, str]:
         """See `Picker`."""
-        longest = max([item.matched_tokens for item in scored])
-        holders = [item for item in scored if item.matched_tokens == longest]
+        longest = max(scored.matched_tokens)
+        holders = [place for place, tokens in enumerate(scored.matched_tokens) if tokens == longest]
         if len(holders) == 1:
             return holders[0], "prefix"
-        return _least_loaded(holders, choice.rng)
+        return _least_loaded(scored, holders, choice.rng)
 
 
 class LeastLoaded(Stateless):
     """The fewest tokens to wait for, whatever is cached."""
 
-    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
+    def pick(self, scored: Candidates, choice: Choice) -> tuple[int, str]:
         """See `Picker`."""
-        return _least_loaded(scored, choice.rng)
+        return _least_loaded(scored, range(len(scored)), choice.rng)
 
 
 class ConsistentHash(Stateless):
     """The owner of the prompt's first blocks; past its share of the load, the next on the ring."""
 
-    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
+    def pick(self, scored: Candidates, choice: Choice) -> tuple[int, str]:
         """See `Picker`."""
         if choice.owner_key is None:
-            return _least_loaded(scored, choice.rng)
-        by_unit = {item.unit_id: item for item in scored}
-        total = sum(item.running for item in scored) + 1
+            return _least_loaded(scored, range(len(scored)), choice.rng)
+        places = {unit_id: place for place, unit_id in enumerate(scored.unit_ids)}
+        total = sum(scored.running) + 1
         most = math.ceil(BOUNDED_LOAD * total / len(scored))
         for unit_id in choice.ring.preference(choice.owner_key):
-            item = by_unit.get(unit_id)
-            if item is not None and item.running < most:
-                return item, "owner"
-        return _least_loaded(scored, choice.rng)
+            place = places.get(unit_id)
+            if place is not None and scored.running[place] < most:
+                return place, "owner"
+        return _least_loaded(scored, range(len(scored)), choice.rng)
 
 
 class PowerOfTwo(Stateless):
     """The lighter of two taken at random."""
 
-    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
+    def pick(self, scored: Candidates, choice: Choice) -> tuple[int, str]:
         """See `Picker`."""
-        pair = choice.rng.sample(scored, 2) if len(scored) > 1 else scored
-        return _least_loaded(pair, choice.rng)
+        places = range(len(scored))
+        return _least_loaded(scored, choice.rng.sample(places, 2) if len(scored) > 1 else places, choice.rng)
 
 
 class RoundRobin:
@@ -139,19 +139,20 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = ""
 
-    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
+    def pick(self, scored: Candidates, choice: Choice) -> tuple[int, str]:
         """See `Picker`. The turn goes by name, so that candidates may come and go."""
-        later = [item for item in scored if item.unit_id > self._last]
-        return min(later or scored, key=lambda one: one.unit_id), "turn"
+        unit_ids = scored.unit_ids
+        later = [unit_id for unit_id in unit_ids if unit_id > self._last]
+        return unit_ids.index(min(later or unit_ids)), "turn"
 
-    def took(self, winner: Candidate) -> None:
+    def took(self, unit_id: str) -> None:
         """See `Picker`."""
-        self._last = winner.unit_id
+        self._last = unit_id
 
 
 class AnyOne(Stateless):
     """Any, with equal chance."""
 
-    def pick(self, scored: Sequence[Candidate], choice: Choice) -> tuple[Candidate, str]:
+    def pick(self, scored: Candidates, choice: Choice) -> tuple[int, str]:
         """See `Picker`."""
-        return choice.rng.choice(scored), "random"
+        return choice.rng.choice(range(len(scored))), "random"

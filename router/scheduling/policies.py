@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from router.config_placement import PlacementConfig
 from router.scheduling.candidate import Candidate
+from router.scheduling.candidates import Candidates
 from router.scheduling.pickers import (
     AnyOne,
     Choice,
@@ -53,17 +54,23 @@ class Pick:
     """What a profile decided.
 
     Attributes:
+        place: The winner's among the candidates.
         candidates: All, with their costs.
         lead_tokens: By how much the winner's cost is lower than the next one's; negative where another rule than cost
             decided against a cheaper one.
         price: What a recomputed token cost.
     """
 
-    winner: Candidate
-    candidates: Sequence[Candidate]
+    place: int
+    candidates: Candidates
     reason: str
     price: float
     lead_tokens: float
+
+    @property
+    def winner(self) -> Candidate:
+        """The one that was chosen."""
+        return self.candidates[self.place]
 
 
 class Profile:
@@ -85,25 +92,25 @@ class Profile:
             self.terms = (*self.terms, "kv_pressure")
         self._scorers: list[Scorer] = [SCORERS[name] for name in self.terms]
 
-    def decide(self, candidates: Sequence[Candidate], choice: Choice) -> Pick:
+    def decide(self, items: Sequence[Candidate], choice: Choice) -> Pick:
         """Choose among at least one candidates, and fill in their costs.
 
         The costs are worked out under every policy, so that a Decision can say what another one would have done.
         """
-        weights = self.config.weights
+        weights, candidates = self.config.weights, Candidates.of(items)
         market = Market(price_of(candidates, weights), weights, pace_of(candidates))
-        columns = [scorer(candidates, market) for scorer in self._scorers]
-        costs = []
-        for candidate, terms in zip(candidates, zip(*columns, strict=True), strict=True):
-            candidate.terms = terms
-            candidate.cost = cost = sum(terms)
-            costs.append(cost)
+        candidates.score([scorer(candidates, market) for scorer in self._scorers])
         if len(candidates) == 1:
-            return Pick(candidates[0], candidates, "only", market.price, 0.0)
-        winner, reason = self._picker.pick(candidates, choice)
-        costs.remove(winner.cost)
-        return Pick(winner, candidates, reason, market.price, min(costs) - winner.cost)
+            return Pick(0, candidates, "only", market.price, 0.0)
+        place, reason = self._picker.pick(candidates, choice)
+        return Pick(place, candidates, reason, market.price, lead_of(candidates.costs, place))
 
     def took(self, pick: Pick) -> None:
         """The decision was carried out."""
-        self._picker.took(pick.winner)
+        self._picker.took(pick.candidates.unit_ids[pick.place])
+
+
+def lead_of(costs: Sequence[float], place: int) -> float:
+    """Return by how much the cost at a place is lower than the lowest of the others, of which there is at least one."""
+    others = list(costs)
+    return -others.pop(place) + min(others)

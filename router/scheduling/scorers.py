@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import mul
 
 from router.config_placement import WeightsConfig
-from router.scheduling.candidate import Candidate
+from router.scheduling.candidates import Candidates
 
 
 @dataclass(slots=True, eq=False)
@@ -30,11 +31,11 @@ class Market:
 
 ALIKE = 1.25
 """Speeds within this factor of the mean are taken to be the same."""
-Scorer = Callable[[Sequence[Candidate], Market], list[float]]
+Scorer = Callable[[Candidates, Market], Sequence[float]]
 """Gives each candidate its cost: one call for all of them, since there may be hundreds and each request is scored."""
 
 
-def price_of(candidates: Sequence[Candidate], weights: WeightsConfig) -> float:
+def price_of(candidates: Candidates, weights: WeightsConfig) -> float:
     """Return the price of recomputing a token.
 
     It is above 1 because recomputing takes capacity from everyone, and grows with the fleet's mean backlog in seconds:
@@ -43,20 +44,20 @@ def price_of(candidates: Sequence[Candidate], weights: WeightsConfig) -> float:
     if not candidates:
         return weights.price_base
     backlog_s = 0.0
-    for item in candidates:
-        if item.backlog_tokens:
-            backlog_s += item.backlog_tokens / item.prefill_tokens_per_s
+    for tokens, speed in zip(candidates.backlog_tokens, candidates.prefill_tokens_per_s, strict=True):
+        if tokens:
+            backlog_s += tokens / speed
     backlog_s /= len(candidates)
     return max(weights.price_base, min(weights.price_max, weights.price_base + weights.price_per_backlog_s * backlog_s))
 
 
-def pace_of(candidates: Sequence[Candidate]) -> list[float] | None:
+def pace_of(candidates: Candidates) -> list[float] | None:
     """Return how long each takes to compute a token, against the mean; None where all are about alike.
 
     Learned speeds differ by chance among equal replicas too: within a quarter of the mean they count as the same, or
     equal cold prompts would go to another replica at each router, and with each lesson.
     """
-    speeds = [candidate.prefill_tokens_per_s for candidate in candidates]
+    speeds = candidates.prefill_tokens_per_s
     mean = sum(speeds) / len(speeds)
     slow, fast = mean / ALIKE, mean * ALIKE
     if slow <= min(speeds) and max(speeds) <= fast:
@@ -64,32 +65,32 @@ def pace_of(candidates: Sequence[Candidate]) -> list[float] | None:
     return [1.0 if slow <= speed <= fast else mean / speed for speed in speeds]
 
 
-def queue(candidates: Sequence[Candidate], market: Market) -> list[float]:
+def queue(candidates: Candidates, market: Market) -> Sequence[float]:
     """Tokens that are computed before this prompt's."""
-    if market.pace is None:
-        return [candidate.backlog_tokens for candidate in candidates]
-    return [pace * candidate.backlog_tokens for pace, candidate in zip(market.pace, candidates, strict=True)]
+    tokens = candidates.backlog_tokens
+    return tokens if market.pace is None else list(map(mul, market.pace, tokens))
 
 
-def recompute(candidates: Sequence[Candidate], market: Market) -> list[float]:
+def recompute(candidates: Candidates, market: Market) -> Sequence[float]:
     """This prompt's own tokens that are not cached there, at the market's price."""
     price, weights = market.price, market.weights
-    cpu_share, disk_share = weights.cpu_tier_share, weights.disk_tier_share
-    costs = [price * candidate.uncached_tokens(cpu_share, disk_share) for candidate in candidates]
-    return costs if market.pace is None else [pace * cost for pace, cost in zip(market.pace, costs, strict=True)]
+    uncached = candidates.uncached_tokens(weights.cpu_tier_share, weights.disk_tier_share)
+    costs = [price * tokens for tokens in uncached]
+    return costs if market.pace is None else list(map(mul, market.pace, costs))
 
 
-def running(candidates: Sequence[Candidate], market: Market) -> list[float]:
+def running(candidates: Candidates, market: Market) -> Sequence[float]:
     """What running requests slow a prefill."""
     tokens = market.weights.running_tokens
-    return [tokens * candidate.running for candidate in candidates]
+    return [tokens * requests for requests in candidates.running]
 
 
-def kv_pressure(candidates: Sequence[Candidate], market: Market) -> list[float]:
+def kv_pressure(candidates: Candidates, market: Market) -> Sequence[float]:
     """What a nearly full KV cache costs: prompts wait for blocks there, and running ones may be preempted."""
     weights = market.weights
     scale = weights.kv_pressure_tokens / (1.0 - weights.kv_pressure_from)
-    return [scale * max(0.0, candidate.kv_usage_share - weights.kv_pressure_from) for candidate in candidates]
+    shares = candidates.kv_usage_shares or [0.0] * len(candidates)
+    return [scale * max(0.0, share - weights.kv_pressure_from) for share in shares]
 
 
 SCORERS: dict[str, Scorer] = {"queue": queue, "recompute": recompute, "running": running, "kv_pressure": kv_pressure}

@@ -10,6 +10,7 @@ import pytest
 
 from router.config_placement import PlacementConfig, WeightsConfig
 from router.scheduling.candidate import Candidate
+from router.scheduling.candidates import NO_CANDIDATES, Candidates
 from router.scheduling.pickers import Choice
 from router.scheduling.policies import POLICY_TABLE, Profile
 from router.scheduling.ring import OwnerRing
@@ -59,9 +60,9 @@ def test_a_queue_longer_than_the_prefix_saves_loses() -> None:
 def test_the_price_stays_within_its_bounds() -> None:
     """It begins at the base and ends at the maximum, however long the queue."""
     weights = WeightsConfig()
-    assert price_of([candidate("a")], weights) == 1.0
-    assert price_of([candidate("a", backlog_tokens=10**9)], weights) == 21.0
-    assert price_of([], weights) == 1.0
+    assert price_of(Candidates.of([candidate("a")]), weights) == 1.0
+    assert price_of(Candidates.of([candidate("a", backlog_tokens=10**9)]), weights) == 21.0
+    assert price_of(NO_CANDIDATES, weights) == 1.0
 
 
 def test_slower_tiers_and_lower_trust_save_less() -> None:

@@ -88,14 +88,16 @@ class Router:
         self.index = PrefixIndex()
         self.approximate = ApproximateMemory(self.index)
         self.fleet = Fleet(prefill_tokens_per_s=config.prefill_tokens_per_s, on_unit_withdrawn=self._withdrawn)
+        self.expected = ExpectedBlocks()
         self.placer = Placer(
-            self.fleet, self.index, ExpectedBlocks(), self.approximate, config, rng, unix_time=lambda: 0.0
+            self.fleet, self.index, self.expected, self.approximate, config, rng, unix_time=lambda: 0.0
         )
 
         self.peers = PeerLoads(self.fleet)
 
     def _withdrawn(self, unit: Unit) -> None:
         self.approximate.drop(unit.slot)
+        self.expected.forget(unit.slot)
         self.index.clear(unit.slot)
 
     def joined(self, replica: int, engine: Engine, now_s: float) -> None:

@@ -1,0 +1,194 @@
+"""All candidates of one prompt: a few figures of each, all in tokens, as one list a figure.
+
+There may be hundreds, and every request is scored: rules read and write whole lists, which is several times as fast as
+an object a candidate. Whoever wants one candidate, to explain a choice or to say it in words, gets a `Candidate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+from router.scheduling.candidate import Candidate
+
+_FIGURES: dict[str, float] = {
+    "unit_ids": 0,
+    "replica_ids": 0,
+    "trusts": 0,
+    "matched_tokens": 0,
+    "expected_tokens": 0,
+    "backlog_tokens": 0,
+    "prefill_tokens_per_s": 0,
+    "running": 0,
+    "trust_shares": 1.0,
+    "cpu_tokens": 0,
+    "disk_tokens": 0,
+    "kv_usage_shares": 0.0,
+}
+"""The lists, each with what stands for a candidate that has none."""
+
+
+class Candidates(Sequence[Candidate]):
+    """See `Candidate` for what the figures mean. Lists are in one order, and those given are not changed.
+
+    Attributes:
+        cpu_tokens, disk_tokens: None where all that any of them matches is on the GPU.
+        trust_shares: None where every match counts whole.
+        kv_usage_shares: None where nobody asks for them.
+        costs: Filled in by `score`, as are `terms`: for each scorer what it gave each candidate.
+    """
+
+    __slots__ = (
+        "_made",
+        "backlog_tokens",
+        "costs",
+        "cpu_tokens",
+        "disk_tokens",
+        "expected_tokens",
+        "kv_usage_shares",
+        "matched_tokens",
+        "prefill_tokens_per_s",
+        "prompt_tokens",
+        "replica_ids",
+        "running",
+        "terms",
+        "trust_shares",
+        "trusts",
+        "unit_ids",
+    )
+
+    def __init__(
+        self,
+        prompt_tokens: int,
+        unit_ids: Sequence[str],
+        replica_ids: Sequence[str],
+        trusts: Sequence[str],
+        matched_tokens: Sequence[int],
+        expected_tokens: Sequence[int],
+        backlog_tokens: Sequence[float],
+        prefill_tokens_per_s: Sequence[float],
+        running: Sequence[int],
+        trust_shares: Sequence[float] | None = None,
+        cpu_tokens: Sequence[int] | None = None,
+        disk_tokens: Sequence[int] | None = None,
+        kv_usage_shares: Sequence[float] | None = None,
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.unit_ids = unit_ids
+        self.replica_ids = replica_ids
+        self.trusts = trusts
+        self.matched_tokens = matched_tokens
+        self.expected_tokens = expected_tokens
+        self.backlog_tokens = backlog_tokens
+        self.prefill_tokens_per_s = prefill_tokens_per_s
+        self.running = running
+        self.trust_shares = trust_shares
+        self.cpu_tokens = cpu_tokens
+        self.disk_tokens = disk_tokens
+        self.kv_usage_shares = kv_usage_shares
+        self.terms: Sequence[Sequence[float]] = ()
+        self.costs: Sequence[float] = ()
+        self._made: list[Candidate | None] | None = None
+
+    @classmethod
+    def of(cls, items: Sequence[Candidate]) -> Candidates:
+        """Return these as they are, or gathered from single candidates, which are then told their costs, too."""
+        if isinstance(items, Candidates):
+            return items
+        gathered = cls(
+            items[0].prompt_tokens,
+            [item.unit_id for item in items],
+            [item.replica_id for item in items],
+            [item.trust for item in items],
+            [item.matched_tokens for item in items],
+            [item.expected_tokens for item in items],
+            [item.backlog_tokens for item in items],
+            [item.prefill_tokens_per_s for item in items],
+            [item.running for item in items],
+            [item.trust_share for item in items],
+            [item.cpu_tokens for item in items],
+            [item.disk_tokens for item in items],
+            [item.kv_usage_share for item in items],
+        )
+        gathered._made = list(items)
+        return gathered
+
+    def uncached_tokens(self, cpu_share: float = 1.0, disk_share: float = 1.0) -> list[float]:
+        """Return the tokens that each would have to compute: see `Candidate.uncached_tokens`."""
+        usable: Sequence[float] = self.expected_tokens
+        if self.cpu_tokens is not None:
+            usable = [all_ - on * (1 - cpu_share) for all_, on in zip(usable, self.cpu_tokens, strict=True)]
+        if self.disk_tokens is not None:
+            usable = [all_ - on * (1 - disk_share) for all_, on in zip(usable, self.disk_tokens, strict=True)]
+        prompt = self.prompt_tokens
+        if self.trust_shares is None:
+            return [prompt - tokens for tokens in usable]
+        return [prompt - share * tokens for share, tokens in zip(self.trust_shares, usable, strict=True)]
+
+    def score(self, terms: Sequence[Sequence[float]]) -> None:
+        """Give each candidate its cost, the sum of its terms.
+
+        Args:
+            terms: By scorer, at least one.
+        """
+        self.terms = terms
+        self.costs = list(map(sum, zip(*terms, strict=True)))
+        if self._made is not None:
+            for place, item in enumerate(self._made):
+                if item is not None:
+                    item.cost = self.costs[place]
+                    item.terms = tuple(term[place] for term in terms)
+
+    def __add__(self, others: Candidates) -> Candidates:
+        """Return these and others of the same prompt, none of them scored."""
+
+        def both(name: str, nothing: float) -> Any:
+            own, other = getattr(self, name), getattr(others, name)
+            if own is None and other is None:
+                return None
+            return [*(own or [nothing] * len(self)), *(other or [nothing] * len(others))]
+
+        joined = {name: both(name, nothing) for name, nothing in _FIGURES.items()}
+        return Candidates(self.prompt_tokens, **joined)
+
+    def __len__(self) -> int:
+        return len(self.unit_ids)
+
+    @overload
+    def __getitem__(self, place: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Candidate]: ...
+    def __getitem__(self, place: int | slice) -> Candidate | list[Candidate]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        if self._made is None:
+            self._made = [None] * len(self.unit_ids)
+        made = self._made[place]
+        if made is None:
+            made = self._made[place] = self._make(place)
+        return made
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return map(self.__getitem__, range(len(self.unit_ids)))
+
+    def _make(self, place: int) -> Candidate:
+        return Candidate(
+            self.unit_ids[place],
+            self.replica_ids[place],
+            self.prompt_tokens,
+            self.matched_tokens[place],
+            0 if self.cpu_tokens is None else self.cpu_tokens[place],
+            0 if self.disk_tokens is None else self.disk_tokens[place],
+            self.expected_tokens[place],
+            1.0 if self.trust_shares is None else self.trust_shares[place],
+            self.backlog_tokens[place],
+            self.prefill_tokens_per_s[place],
+            self.running[place],
+            self.trusts[place],
+            tuple(term[place] for term in self.terms),
+            self.costs[place] if self.costs else 0.0,
+            0.0 if self.kv_usage_shares is None else self.kv_usage_shares[place],
+        )
+
+
+NO_CANDIDATES = Candidates(0, (), (), (), (), (), (), (), ())
