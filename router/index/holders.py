@@ -274,7 +274,7 @@ def _native_core() -> Core | None:
         return None
 
     class NativeHolderTable(built.HolderTable):  # type: ignore[misc]  # C has no types
-        """The native table; it is swept and listed part by part, whatever the slice."""
+        """The native table; it is swept and listed by whole parts."""
 
         __slots__ = ()
 
@@ -286,8 +286,10 @@ def _native_core() -> Core | None:
 
         def held_by(self, column: int, slice_blocks: int) -> Iterator[list[int]]:
             """See `HolderTable`."""
-            for part in range(built.PARTS):
-                yield self.part(part, column)
+            step = max(1, slice_blocks * built.PARTS // max(1, len(self)))
+            for first in range(0, built.PARTS, step):
+                parts = range(first, min(first + step, built.PARTS))
+                yield [block for part in parts for block in self.part(part, column)]
 
     return Core(NativeHolderTable, built.walk, built.extended)
 
