@@ -239,9 +239,8 @@ class Surveyor:
         """Return the units of a family that may take the prompt: nearly always all of them, and as they are."""
         doubted = self._doubted(prompt, family) if self._vouching.doubts else ()
         if survey.removed or doubted:
-            away, units = [], []
-            for unit in family.units:
-                (away if unit.replica.replica_id in survey.removed else units).append(unit)
+            units = [unit for unit in family.units if unit.replica.replica_id not in survey.removed]
+            away = [unit for unit in family.units if unit.replica.replica_id in survey.removed]
             survey.doubted.update(unit.unit_id for unit in units if unit.unit_id in doubted)
             if away and readable and family.scheme is not None:
                 held, _, _ = self._index.depths(readable, _Columns(away, self._index, doubted).view)
