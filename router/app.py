@@ -149,6 +149,7 @@ class App:
             complete=self._complete,
             report=self.report,
             drains=self.feeds.drains,
+            chains=self.recorder.chains,
         )
         self._note_loaded()
 

@@ -22,8 +22,10 @@ from router.admin import drains
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
 from router.admin.decision_views import decision_view, in_order, order_of
 from router.admin.endpoints import ENDPOINTS
+from router.admin.live import Live
+from router.admin.own_source import OwnSource, add_parts
 from router.admin.replies import HEADERS, REQUEST_ID, UnauthorizedError, json_answer, refusal, request_id_of
-from router.admin.reuse_views import DEFAULT_PREFIXES, engine_views, prefixes_view, traffic_view
+from router.admin.reuse_views import engine_views, traffic_view
 from router.admin.views import masked_config, replica_view, shadow_view, text_views
 from router.config import RouterConfig
 from router.config_placement import POLICIES
@@ -46,6 +48,7 @@ from router.placement import Placer
 from router.request.prompt import Prompt
 from router.request.reader import PromptReader
 from router.scheduling.wishes import Wishes
+from router.telemetry.chain_samples import ChainSamples
 from router.telemetry.metrics import CONTENT_TYPE, Metrics
 from router.telemetry.recorder import Recorder
 from router.texts import ModelTexts
@@ -76,6 +79,7 @@ class AdminView:
         complete: Asks a replica about what the reader did not understand, as for a request (prompt, path, body).
         config: In force; replaced as a whole by a reload.
         report: What became of the configuration's file.
+        chains: Chains of some of the last requests.
     """
 
     fleet: Fleet
@@ -92,6 +96,7 @@ class AdminView:
     complete: Callable[[Prompt, str, bytes], Awaitable[Prompt]] | None = None
     report: ReloadReport = field(default_factory=ReloadReport)
     drains: drains.DrainControl | None = None
+    chains: ChainSamples = field(default_factory=ChainSamples)
 
 
 class Endpoints:
@@ -170,11 +175,6 @@ class Endpoints:
         recorder, replicas = self._view.recorder, list(self._view.fleet.replicas.values())
         return json_answer({**recorder.ledger.to_dict(), "replicas": engine_views(recorder.traffic, replicas)})
 
-    async def prefixes(self, request: web.Request) -> web.Response:
-        """Return the hottest prefixes and who holds them."""
-        view, limit = self._view, limit_of(request, DEFAULT_PREFIXES)
-        return json_answer(prefixes_view(view.recorder.prefixes, view.fleet, view.index, limit))
-
     async def explain(self, request: web.Request) -> web.Response:
         """Decide without sending."""
         try:
@@ -233,21 +233,24 @@ def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application
     """Return the application with every endpoint of the table.
 
     Args:
-        is_private: Only the router's own supervisor can connect: no token is asked for, and `/counts` has the counters
-            and histograms alone.
+        is_private: Only the router's own supervisor can connect: no token is asked for, `/counts` has the counters and
+            histograms alone, and `/totals`, `/view` and `/hot` are what it adds up for the live view.
     """
     endpoints = Endpoints(view)
     door = [] if is_private else [token_check(lambda: view.config.admin.token)]
     app = web.Application(
         middlewares=[errors, *door], client_max_size=min(MAX_EXPLAIN_BYTES, view.config.limits.body_bytes)
     )
+    live = Live(OwnSource(view))
     for row in ENDPOINTS:
         # aiohttp wants an identifier for the part that varies.
-        app.router.add_route(
-            row.method, row.path.replace("{request-id}", "{request_id}"), getattr(endpoints, row.handler)
-        )
+        path = row.path.replace("{request-id}", "{request_id}")
+        app.router.add_route(row.method, path, live.handlers.get(row.handler) or getattr(endpoints, row.handler))
     if is_private:
         app.router.add_get("/counts", endpoints.counts)
+        add_parts(app, OwnSource(view, is_worker=True))
+    else:
+        live.join(app)
     return app
 
 
@@ -297,12 +300,13 @@ def _policy_of(request: web.Request) -> str | None:
 
 def token_check(token: Callable[[], str | None]) -> Middleware:
     """Return what lets only those in who have the token, where one is wanted."""
-    open_paths = {row.path for row in ENDPOINTS if row.is_open}
+    open_paths = {row.path for row in ENDPOINTS if row.is_open}  # as aiohttp has them: none of them needs renaming
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         wanted = token()
-        if wanted is not None and request.path not in open_paths:
+        resource = request.match_info.route.resource
+        if wanted is not None and (resource is None or resource.canonical not in open_paths):
             scheme, _, given = request.headers.get("authorization", "").partition(" ")
             # As bytes: compare_digest refuses strings that are not ASCII. Surrogates are how aiohttp keeps raw bytes.
             same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), wanted.encode())

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS
-from router.admin.reuse_views import DEFAULT_PREFIXES, MAX_PREFIXES
+from router.admin.prefixes import DEFAULT_PREFIXES, MAX_PREFIXES
+
+MAX_STREAMS = 32
+"""Dashboards, and `warmroute top`s, that one process serves live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +16,7 @@ class Endpoint:
     """A row of the table.
 
     Attributes:
-        handler: Name of the method of `Endpoints`.
+        handler: Its name among the handlers.
         is_open: Answered without the token.
     """
 
@@ -70,13 +73,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "each replica's sums beside its engine's own counters",
     ),
     Endpoint(
-        "GET",
-        "/admin/prefixes",
-        "prefixes",
-        "the prefixes that saved most lately, by the hash of their last block, and which units hold each; `?limit=N` "
-        f"(default {DEFAULT_PREFIXES}, at most {MAX_PREFIXES:,})",
-    ),
-    Endpoint(
         "POST",
         "/admin/explain",
         "explain",
@@ -104,5 +100,31 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/admin/replicas/{replica}/drain/undo",
         "undrain",
         "it may take requests again; as JSON, an empty body will do",
+    ),
+    Endpoint("GET", "/admin/", "page", "the dashboard; the page itself needs no token, what it shows does", True),
+    Endpoint("GET", "/admin", "page", "leads to it", True),
+    Endpoint("GET", "/admin/assets/{file}", "asset", "its style and scripts", True),
+    Endpoint(
+        "GET",
+        "/admin/overview",
+        "overview",
+        "what the dashboard and `warmroute top` show: a row for each replica with its last minute, totals, warnings "
+        "with remedies, the latest, slowest and most surprising decisions",
+    ),
+    Endpoint("GET", "/admin/history", "history", "the totals of the last hour, every 5 s"),
+    Endpoint(
+        "GET",
+        "/admin/prefixes",
+        "prefixes",
+        "the beginnings that most prompt tokens of sampled requests lie in: hash of the last block (with tenants a "
+        f"pseudonym), length, requests, share held by each replica; `?limit=N` (default {DEFAULT_PREFIXES}, at most "
+        f"{MAX_PREFIXES})",
+    ),
+    Endpoint(
+        "GET",
+        "/admin/events",
+        "events",
+        "the same as server-sent events: `history` at first, then `overview` every second, `sample` and `prefixes` "
+        f"every 5 s; at most {MAX_STREAMS} at once",
     ),
 )

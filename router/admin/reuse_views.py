@@ -1,18 +1,12 @@
-"""How the reuse ledger and the hottest prefixes look to an operator."""
+"""How the reuse ledger looks to an operator."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from router.fleet.fleet import Fleet
 from router.fleet.replica import Replica
-from router.index.prefix_index import PrefixIndex
-from router.telemetry.hot_prefixes import HotPrefix, HotPrefixes
 from router.telemetry.instruments import Distribution
 from router.telemetry.replica_traffic import ReplicaTraffic, Traffic
-
-DEFAULT_PREFIXES = 50
-MAX_PREFIXES = 1_000
 
 
 def traffic_view(found: ReplicaTraffic | None) -> dict[str, Any] | None:
@@ -44,29 +38,6 @@ def quantile(values: Distribution, share: float) -> float | None:
             return round(lower + (bound - lower) * (wanted - below) / count, 6)
         below, lower = below + count, bound
     return None
-
-
-def prefixes_view(prefixes: HotPrefixes, fleet: Fleet, index: PrefixIndex, limit: int) -> dict[str, Any]:
-    """Return the prefixes that saved most lately, and who holds each now."""
-    units = list(fleet.units.values())
-    slots = [unit.slot for unit in units]
-    listed = []
-    for prefix in prefixes.hottest(min(limit, MAX_PREFIXES)):
-        matches = index.match([prefix.block], slots)
-        holders = [unit.unit_id for unit in units if unit.slot in matches]
-        listed.append(_prefix_view(prefix, holders))
-    return {"prefixes": listed, "units": [unit.unit_id for unit in units]}
-
-
-def _prefix_view(prefix: HotPrefix, holders: list[str]) -> dict[str, Any]:
-    return {
-        "block": f"{prefix.block:016x}",
-        "model": prefix.model,
-        "tokens": prefix.tokens,
-        "requests": prefix.requests,
-        "saved_tokens": prefix.saved_tokens,
-        "holders": holders,
-    }
 
 
 def engine_views(traffic: Traffic, replicas: list[Replica]) -> list[dict[str, Any]]:

@@ -77,6 +77,15 @@ class Instruments(Collector):
             found = series[labels] = Distribution(self._rows[name].buckets)
         return found
 
+    def values(self, name: str) -> dict[tuple[str, ...], float]:
+        """Return a counter's or gauge's values by labels."""
+        return {labels: found.value for labels, found in self._counts[name].items()}
+
+    def counts(self, name: str) -> list[int]:
+        """Return how many values lie in each bucket of a histogram, all series together; the last has no bound."""
+        series = list(self._distributions[name].values())
+        return [sum(found.counts[place] for found in series) for place in range(len(self._rows[name].buckets) + 1)]
+
     def clear(self, name: str) -> None:
         """Forget all series of a counter or gauge."""
         self._counts[name].clear()

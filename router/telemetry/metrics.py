@@ -41,7 +41,7 @@ class Metrics:
         is_known_model: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self.registry = CollectorRegistry()
-        self._instruments = Instruments(METRICS)
+        self._instruments = self.instruments = Instruments(METRICS)
         self._counting: list[Collector] = [self._instruments]
         self.registry.register(self._instruments)
         self._count = self._instruments.count

@@ -8,8 +8,8 @@ from router.config import RouterConfig
 from router.placement import Placement
 from router.scheduling.decision import Decision, Outcome
 from router.telemetry.access_log import AccessLog, RequestFacts
+from router.telemetry.chain_samples import ChainSamples
 from router.telemetry.decisions import DecisionLog
-from router.telemetry.hot_prefixes import HotPrefixes
 from router.telemetry.metrics import Metrics
 from router.telemetry.replica_traffic import Traffic
 from router.telemetry.request_trace import RequestTrace
@@ -31,8 +31,8 @@ class Recorder:
         self.metrics = metrics
         self.decisions = decisions
         self.ledger = ReuseLedger()
-        self.prefixes = HotPrefixes()
         self.traffic = Traffic()
+        self.chains = ChainSamples()
         self._access_log = access_log
         self._record = record
         self._trace: RequestTrace | None = None
@@ -113,6 +113,10 @@ class Recorder:
         if placement is not None:
             counted = self._count_reuse(placement, outcome, facts) if good else None
             self.traffic.ended(placement.replica.replica_id, outcome, counted, streamed=facts.stream)
+        if good and placement is not None and placement.chain and placement.unit.scheme is not None:
+            self.chains.offer(
+                facts.model, placement.unit.scheme.block_size, placement.chain, placement.decision.prompt_tokens
+            )
         self._access_log.write(decision, outcome, facts)
         if good and placement is not None and self._trace is not None:
             self._trace.write(placement, outcome)
@@ -120,9 +124,5 @@ class Recorder:
     def _count_reuse(self, placement: Placement, outcome: Outcome, facts: RequestFacts) -> Counted:
         model = self.metrics.model_label(facts.model)
         counted = self.ledger.count(model, facts.tenant, placement, outcome)
-        hit_tokens = counted.captured if counted.delivered is None else counted.delivered
-        scheme = placement.unit.scheme
-        if hit_tokens and scheme is not None:
-            self.prefixes.hit(model, placement.chain, hit_tokens, scheme.block_size)
         self.metrics.reuse_counted(facts.model, counted.prompt, counted.available, counted.captured, counted.delivered)
         return counted

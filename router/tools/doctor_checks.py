@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from router.admin.remedies import PREDICTIONS, PROOF, READY, REMEDIES, REPLICAS, TOKEN_DETAILS
 from router.tools import doctor_engine_checks as engine
 from router.tools import doctor_fleet_checks as fleet
 from router.tools import doctor_scheme_checks as scheme
@@ -40,17 +41,17 @@ CHECKS: tuple[Check, ...] = (
         fleet.router_reachable,
     ),
     Check(
-        "router.ready",
+        READY,
         "the router takes traffic",
         "Load balancers in front of it send nothing while it is not ready.",
-        "remove the reasons named",
+        REMEDIES[READY],
         fleet.router_ready,
     ),
     Check(
-        "router.replicas",
+        REPLICAS,
         "replicas in rotation",
         "A replica that is out of rotation serves nothing, and what it has cached is lost to the fleet.",
-        "look at its engine's log; it comes back by itself",
+        REMEDIES[REPLICAS],
         fleet.replica_states,
     ),
     Check(
@@ -82,18 +83,17 @@ CHECKS: tuple[Check, ...] = (
         scheme.block_size,
     ),
     Check(
-        "scheme.proof",
+        PROOF,
         "hash scheme and seed",
         "Only when the hashes computed here are the engine's own does the router know what it holds.",
-        "start the engine with --prefix-caching-hash-algo sha256_cbor, and its agent with --hash-seed where "
-        "PYTHONHASHSEED is set",
+        REMEDIES[PROOF],
         scheme.proof,
     ),
     Check(
-        "scheme.predictions",
+        PREDICTIONS,
         "predictions come true",
         "Where what is predicted is not what the engine announces, its cache is not used for placement.",
-        "the checks of block size, tokenizer and template tell which of them differs",
+        REMEDIES[PREDICTIONS],
         scheme.predictions,
     ),
     Check(
@@ -147,10 +147,10 @@ CHECKS: tuple[Check, ...] = (
         engine.template,
     ),
     Check(
-        "usage.token_details",
+        TOKEN_DETAILS,
         "cached tokens in usage",
         "Without them it is not known whether predictions hold: warmroute_reuse_tokens_total counts as unobserved.",
-        "start the engine with --enable-prompt-tokens-details",
+        REMEDIES[TOKEN_DETAILS],
         engine.token_details,
     ),
     Check(

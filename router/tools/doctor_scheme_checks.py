@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from router.admin.remedies import START_AGENT
 from router.tools.doctor_case import Case
 from router.tools.doctor_engine import EngineFacts
 from router.tools.doctor_heard import Heard
 from router.tools.doctor_report import Finding, Status
 
-START_AGENT = "start an agent beside it: warmroute agent --engine-url {url} --redis redis://HOST:PORT/0"
 BINDS = (
     "vLLM binds only an endpoint that holds * or begins with ipc://, to anything else it connects and nobody hears it: "
     'write "endpoint": "tcp://*:5557" in --kv-events-config; else open the port, or name it: --kv-events tcp://HOST:PORT'

@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import Metric
 
 from router.admin.app import DEFAULT_DECISIONS, DecisionNotFoundError, errors, limit_of, token_check
 from router.admin.endpoints import ENDPOINTS
+from router.admin.live import Live
 from router.admin.replies import HEADERS, REQUEST_ID, json_answer
 from router.admin.views import masked_config
 from router.config import RouterConfig
@@ -28,6 +29,7 @@ from router.errors import NoReplicaError
 from router.telemetry.metrics import CONTENT_TYPE, Metrics
 from router.workers import merging
 from router.workers.crew import Crew
+from router.workers.live import CrewSource
 from router.workers.worker import Worker, socket_path
 
 LOG = logging.getLogger("warmroute.workers")
@@ -78,13 +80,15 @@ class CrewAdmin:
         self._counts: dict[int, list[Metric]] = {}
         self._former: list[Metric] = []
         self._orders: dict[str, tuple[web.Request, bytes, float]] = {}
+        self._source = CrewSource(view, self._all, self._not_ready)
+        self._live = Live(self._source)
 
     def application(self) -> web.Application:
         """Return the application, with the endpoints of a router."""
         app = web.Application(
             middlewares=[errors, token_check(lambda: self._view.config.admin.token)], client_max_size=MAX_BODY_BYTES
         )
-        together: dict[str, Callable[[web.Request], Awaitable[web.Response]]] = {
+        together: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
             "healthz": self.healthz,
             "readyz": self.readyz,
             "metrics": self.metrics,
@@ -95,10 +99,12 @@ class CrewAdmin:
             "configuration": self.configuration,
             "drain": self.order,
             "undrain": self.order,
+            **self._live.handlers,
         }
         for row in ENDPOINTS:
             path = row.path.replace("{request-id}", "{request_id}")
             app.router.add_route(row.method, path, together.get(row.handler, self.one))
+        self._live.join(app)
         return app
 
     async def close(self) -> None:
@@ -111,13 +117,17 @@ class CrewAdmin:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Ready when a worker serves and each that serves is ready: any of them may get the next connection."""
+        reasons = await self._not_ready()
+        return json_answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+    async def _not_ready(self) -> list[str]:
         reasons = ["draining"] if self._view.draining else []
         if not self._crew.serving:
             reasons.append(f"workers: none of {len(self._crew.workers)} serves")
         for worker, _, answer in await self._all("/readyz"):
             found = json.loads(answer).get("reasons", [])
             reasons += [f"worker {worker.number}: {reason}" for reason in found if reason != "draining"]
-        return json_answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+        return reasons
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Add up what all count."""
@@ -209,6 +219,7 @@ class CrewAdmin:
 
     def died(self, worker: Worker) -> None:
         """Keep what a worker had counted."""
+        self._source.died(worker)
         self._former = merging.added(self._former, self._counts.pop(worker.number, []))
 
     def _merge(self, texts: list[tuple[int, bytes]]) -> bytes:

@@ -24,6 +24,7 @@ from router.kv.schemes import HashAlgorithm, Scheme
 from router.placement import Placer
 from router.request.reader import PromptReader
 from router.telemetry.access_log import AccessLog
+from router.telemetry.chain_samples import ChainSamples
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.metrics import Metrics
@@ -80,7 +81,8 @@ class Admin:
         )
         self.reader = PromptReader(lambda model: None)
         self.reasons: list[str] = []
-        view = AdminView(
+        self.chains = ChainSamples()
+        self.view = view = AdminView(
             fleet=self.fleet,
             index=self.index,
             recorder=self.recorder,
@@ -91,6 +93,7 @@ class Admin:
             not_ready=lambda: self.reasons,
             clock=time.monotonic,
             drains=self.orders,
+            chains=self.chains,
         )
         self.runner = AdminRunner(build_admin(view), shutdown_timeout=0.1)
         self.url = ""

@@ -67,7 +67,8 @@ async def test_a_large_index_is_walked_in_slices(admins: Any) -> None:
     admin.index.store(admin.fleet.unit("a/0").slot, range(99_000, 101_000))
     slot = admin.fleet.unit("a/0").slot
     slices = list(admin.index.walk(slot))
-    assert len(slices) == 6
+    assert len(slices) >= 6, "101,000 entries, about 20,000 a slice"
+    assert max(map(len, slices)) < 2_000
     assert {block for part in slices for block in part} == admin.index.dump(slot)
     walking = admin.index.walk(slot, 100)
     next(walking)

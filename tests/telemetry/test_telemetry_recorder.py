@@ -78,6 +78,18 @@ def test_what_an_engine_does_not_report_is_unobserved(recorder):
     assert [stage(recorder, s) for s in ("available", "captured", "delivered", "unobserved")] == [96, 48, 0, 48]
 
 
+def test_chains_of_served_requests_are_sampled(recorder):
+    """Hot prefixes are told from chains of requests that were served, not of those that failed."""
+    recorder.finished(placed(), outcome(cached=None, status=503), FACTS)
+    assert recorder.chains.latest() == []
+    served = placed()
+    chain = list(served.chain)
+    assert len(chain) == 7
+    recorder.finished(served, outcome(cached=32), FACTS)
+    [sample] = recorder.chains.latest()
+    assert (list(sample.chain), sample.block_size, sample.prompt_tokens) == (chain, 16, 112)
+
+
 @pytest.mark.parametrize("status", [None, 400, 503])
 def test_requests_that_were_not_served_are_not_in_the_ledger(recorder, status):
     """An error computed nothing and reused nothing."""
