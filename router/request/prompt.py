@@ -97,7 +97,24 @@ class Prompt:
 
     def again(self) -> Prompt:
         """Return the same prompt for another request: its own to change, with the chains that both compute shared."""
-        copy = replace(self)
+        # By position: `dataclasses.replace` takes four times as long, and this is on every request's path.
+        copy = Prompt(
+            self.kind,
+            self.model,
+            self.stream,
+            self.token_ids,
+            self.tokens,
+            self.salt,
+            self.media,
+            self.reads_cache,
+            self.max_tokens,
+            self.priority,
+            self.include_usage,
+            self.reason,
+            self.n,
+            self.other_tokens,
+            self.trail,
+        )
         copy.chains = self.chains
         return copy
 

@@ -70,8 +70,14 @@ class AccessLog:
         self._clock = ""
         self._texts: dict[str, str] = {}
         """How values that come again and again are written."""
+        self._asked: dict[tuple[str, str, int | None, str | None, str | None, bool], str] = {}
+        """And what is asked again and again."""
+        self._places: dict[tuple[str, str, str, str], str] = {}
+        """And where it goes, and why."""
         key: Callable[[str], str] = (lambda name: f', "{name}": ') if self._json else (lambda name: f" {name}=")
-        self._request_id, self._method, self._path = key("request_id"), key("method"), key("path")
+        self._method, self._path = key("method"), key("path")
+        level = '+00:00", "level": "info", "logger": "warmroute.access"' if self._json else " info    access:"
+        self._begin = level + key("request_id")
         self._status, self._model, self._total_s, self._ttft_s = map(key, ("status", "model", "total_s", "ttft_s"))
         self._error, self._retries = key("error"), key("retries")
         self._tenant, self._queued_s = key("tenant"), key("queued_s")
@@ -91,49 +97,61 @@ class AccessLog:
         second = int(now_s)
         if second != self._second:
             self._tick(second)
-        text = self._text
         milliseconds = int((now_s - second) * 1000)
-        if self._json:
-            begin = f'{self._clock}.{milliseconds:03d}+00:00", "level": "info", "logger": "warmroute.access"'
-        else:
-            begin = f"{self._clock}.{milliseconds:03d} info    access:"
-        model, status, ttft_s = facts.model, outcome.status, outcome.ttft_s
-        parts = [
-            begin,
-            self._request_id,
-            self._own(facts.request_id),
-            self._method,
-            text(facts.method),
-            self._path,
-            text(facts.path),
-        ]
+        model, tenant, status = facts.model, facts.tenant, outcome.status
+        asked = self._asked.get((facts.method, facts.path, status, model, tenant, facts.stream))
+        if asked is None:
+            asked = self._asked_text(facts, status)
+        ttft_s = outcome.ttft_s
+        ttft = "" if ttft_s is None else f"{self._ttft_s}{ttft_s:.6f}"
+        ended = ""
+        if outcome.error is not None or outcome.aborted:
+            ended = "" if outcome.error is None else self._error + self._text(outcome.error)
+            ended += self._aborted if outcome.aborted else ""
+        placed = "" if decision is None else self._placed_text(decision, outcome.cached_tokens)
+        self.writer.add(
+            f"{self._clock}.{milliseconds:03d}{self._begin}{self._own(facts.request_id)}{asked}"
+            f"{outcome.total_s:.6f}{ttft}{ended}{placed}{self._end}"
+        )
+
+    def _asked_text(self, facts: RequestFacts, status: int | None) -> str:
+        """Return what was asked, up to the key of its seconds; kept, since nearly all requests ask the same."""
+        text = self._text
+        parts = [self._method, text(facts.method), self._path, text(facts.path)]
         if status is not None:
             parts += (self._status, str(status))
-        if model is not None:
-            parts += (self._model, text(model))
+        if facts.model is not None:
+            parts += (self._model, text(facts.model))
         if facts.tenant is not None:
             parts += (self._tenant, text(facts.tenant))
-        parts += (self._stream_is[facts.stream], self._total_s, f"{outcome.total_s:.6f}")
-        if ttft_s is not None:
-            parts += (self._ttft_s, f"{ttft_s:.6f}")
-        if outcome.error is not None:
-            parts += (self._error, text(outcome.error))
-        if outcome.aborted:
-            parts.append(self._aborted)
-        if decision is not None:
-            parts += (self._unit, text(decision.winner), self._policy, text(decision.policy))
-            parts += (self._why, text(decision.reason), self._trust, text(decision.trust))
-            parts += (self._prompt_tokens, str(decision.prompt_tokens), self._matched, str(decision.matched_tokens))
-            if outcome.cached_tokens is not None:
-                parts += (self._cached, str(outcome.cached_tokens))
-            if decision.prompt_reason is not None:
-                parts += (self._not_understood, text(decision.prompt_reason))
-            if decision.queued_s:
-                parts += (self._queued_s, f"{decision.queued_s:.6f}")
-            if decision.retries:
-                parts += (self._retries, str(len(decision.retries)))
-        parts.append(self._end)
-        self.writer.add("".join(parts))
+        parts += (self._stream_is[facts.stream], self._total_s)
+        asked = "".join(parts)
+        if len(asked) <= MAX_VALUE_CHARACTERS:
+            if len(self._asked) >= _MAX_TEXTS:
+                self._asked.clear()
+            self._asked[(facts.method, facts.path, status, facts.model, facts.tenant, facts.stream)] = asked
+        return asked
+
+    def _placed_text(self, decision: Decision, cached_tokens: int | None) -> str:
+        key = (decision.winner, decision.policy, decision.reason, decision.trust)
+        place = self._places.get(key)
+        if place is None:
+            names = (self._unit, self._policy, self._why, self._trust)
+            place = "".join([name + self._text(value) for name, value in zip(names, key, strict=True)])
+            place += self._prompt_tokens
+            if len(self._places) >= _MAX_TEXTS:
+                self._places.clear()
+            self._places[key] = place
+        placed = f"{place}{decision.prompt_tokens}{self._matched}{decision.matched_tokens}"
+        if cached_tokens is not None:
+            placed += f"{self._cached}{cached_tokens}"
+        if decision.prompt_reason is not None:
+            placed += self._not_understood + self._text(decision.prompt_reason)
+        if decision.queued_s:
+            placed += f"{self._queued_s}{decision.queued_s:.6f}"
+        if decision.retries:
+            placed += f"{self._retries}{len(decision.retries)}"
+        return placed
 
     def close(self) -> None:
         """Write all that waits; no more is taken. May block: not for the loop."""
@@ -167,6 +185,8 @@ class AccessLog:
         """Return a text that comes once."""
         if len(request_id) > MAX_VALUE_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
             request_id = clean(request_id)
+        if self._json and request_id.isalnum() and request_id.isascii():
+            return f'"{request_id}"'
         return json.dumps(request_id) if self._json else request_id
 
 
