@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit chaos bench-start bench-prompt bench-proxy bench-stall bench-agent bench-redis bench-leaving bench-accepting docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos bench-start bench-prompt bench-proxy bench-stall bench-agent bench-redis bench-leaving bench-accepting docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -16,7 +16,7 @@ help: ## what each command does
 demo: $(VENV)/.demo ## a fleet of simulated replicas, traffic under four policies, then a router to try (ARGS=--once ends by itself)
 	@exec $(BIN)/warmroute demo --with-parent $(ARGS)
 
-test: lint types contracts unit ## lint, types, import contracts and every test but the real engine's
+test: lint types contracts unit unit-pure ## lint, types, import contracts and every test but the real engine's
 
 test-vllm: $(VENV)/.test ## the whole path against two real vLLM replicas (CPU build; installs 3.4 GB once)
 	@tests/vllm/install.sh .venv-vllm
@@ -37,6 +37,12 @@ contracts: $(VENV)/.test ## who may import whom (import-linter)
 
 unit: $(VENV)/.test ## pytest
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm and not vllm_full" $(ARGS)
+
+unit-pure: $(VENV)/.test ## the tests of what is compiled or has a native core, again in pure Python
+	@WARMROUTE_NATIVE=no $(BIN)/python -m pytest -n auto --dist loadfile \
+	    tests/proxy tests/telemetry tests/request tests/index tests/placement tests/scheduling tests/native $(ARGS)
+
+native: $(VENV)/.native ## compile anew what is compiled and was changed
 
 chaos: $(VENV)/.test ## faults of every kind under traffic for five minutes, then block for block (ARGS="--seed N" replays)
 	@exec $(BIN)/python -m router.tools.chaos $(ARGS)
@@ -63,19 +69,24 @@ bench-agent: $(VENV)/.test ## an agent beside 50,000 block events/s: CPU, frame 
 	@$(BIN)/python -m loadtest.bench.agent $(ARGS)
 
 # Two sets of packages share the environment: what the demo needs, and with it what the tests need.
-NATIVE := native_build.py $(wildcard router/native/*.[ch])
-
-$(VENV)/.demo: locks/demo.txt pyproject.toml $(NATIVE) | $(BIN)/python
+$(VENV)/.demo: locks/demo.txt | $(VENV)/.native
 	@echo "installing what the demo needs into $(VENV)"
 	@$(PIP) install --require-hashes -r locks/demo.txt
-	@$(PIP) install --no-deps --editable .
 	@touch $@
 
-$(VENV)/.test: locks/test.txt pyproject.toml $(NATIVE) | $(BIN)/python
+$(VENV)/.test: locks/test.txt | $(VENV)/.native
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) install --require-hashes -r locks/test.txt
-	@$(PIP) install --no-deps --editable .
 	@touch $@ $(VENV)/.demo
+
+# The modules that are compiled, as router/native/compiled.py lists them, and what compiles them.
+COMPILED := $(patsubst %,%.py,$(subst .,/,$(shell sed -n 's/^    "\(router\..*\)",$$/\1/p' router/native/compiled.py)))
+NATIVE := native_build.py native_mypyc.py $(wildcard router/native/*.[ch] router/native/*.py) $(COMPILED)
+
+$(VENV)/.native: pyproject.toml $(NATIVE) | $(BIN)/python
+	@echo "building the project into $(VENV): what is on every request's path is compiled, where a C compiler is"
+	@$(PIP) install --no-deps --editable .
+	@touch $@
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 with venv is needed; point PYTHON at one: make PYTHON=/path/to/python3.11"; exit 1; }

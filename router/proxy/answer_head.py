@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from router.proxy.exchange import Framing, Headers
 from router.proxy.hop_by_hop import NOT_TO_CLIENT
 
@@ -11,7 +9,6 @@ _NOTED = frozenset((b"connection", b"content-encoding", b"content-length", b"con
 _READABLE = (b"application/json", b"text/event-stream")
 
 
-@dataclass(slots=True, eq=False)
 class AnswerHead:
     """The head of an engine's answer.
 
@@ -22,13 +19,29 @@ class AnswerHead:
         lines: The headers as they are sent, where they are joined already; then `headers` is empty.
     """
 
-    status: int
-    reason: bytes
-    headers: Headers
-    framing: Framing
-    length: int = 0
-    readable: bool = False
-    lines: bytes = b""
+    __slots__ = ("framing", "headers", "length", "lines", "readable", "reason", "status")
+
+    def __init__(
+        self,
+        status: int,
+        reason: bytes,
+        headers: Headers,
+        framing: Framing,
+        length: int = 0,
+        readable: bool = False,
+        lines: bytes = b"",
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+        self.framing = framing
+        self.length = length
+        self.readable = readable
+        self.lines = lines
+
+    def framed(self, framing: Framing) -> AnswerHead:
+        """Return the same head of a body in another framing."""
+        return AnswerHead(self.status, self.reason, self.headers, framing, self.length, self.readable, self.lines)
 
 
 def judge(status: int, reason: bytes, headers: Headers, *, bodiless: bool) -> AnswerHead | None:

@@ -7,15 +7,18 @@ gone on with; all else is cut as ever.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from router.errors import UpstreamBrokenError, WarmrouteError
 from router.proxy.answer_head import AnswerHead
 from router.proxy.engine_connection import EngineConnection, Failure
-from router.proxy.exchange import Framing
+from router.proxy.exchange import Exchange, Framing
 from router.proxy.forwarding import Forwarding
 from router.request.continuation import Continuation
 from router.request.prompt import Prompt
+
+if TYPE_CHECKING:
+    from router.proxy.forward import Forwarder
 
 REASON = "continued"
 
@@ -25,8 +28,8 @@ class ContinuingForwarding(Forwarding):
 
     __slots__ = ("_continuation", "_is_chunked", "_is_paused", "_resuming", "_runs")
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]  # the same as there
+    def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
+        super().__init__(forwarder, exchange)
         self._continuation: Continuation | None = None
         self._runs = False
         self._resuming = False
@@ -67,7 +70,7 @@ class ContinuingForwarding(Forwarding):
         self._runs = True
         self._is_chunked = head.framing is Framing.CHUNKED
         # What passes is framed anew: chunks of the engine's may hold parts of events.
-        super().answer_started(replace(head, framing=Framing.PLAIN), more=False)
+        super().answer_started(head.framed(Framing.PLAIN), more=False)
 
     def _release_body(self) -> None:
         """It is needed, and counted, as long as the stream may have to be gone on with."""

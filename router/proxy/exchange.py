@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from router.native.subclassing import mypyc_attr
 from router.proxy.usage import UsageTap
 from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
@@ -70,7 +70,6 @@ class Account(Protocol):
         """The request ended; `answered`: an engine was at work on it."""
 
 
-@dataclass(slots=True, eq=False)
 class Request:
     """A complete request.
 
@@ -96,24 +95,62 @@ class Request:
         cors: Header lines of the answer for pages in browsers, instead of an engine's; None: the engine's own pass.
     """
 
-    request_id: str
-    method: str
-    target: bytes
-    path: str
-    query: bytes
-    headers: Headers
-    version: str
-    client: str
-    arrived_s: float
-    body: bytes = field(default=b"", repr=False)
-    framed: bool = False
-    dropped: frozenset[bytes] = frozenset()
-    explain: bool = False
-    crossing: bytes | None = field(default=None, repr=False)
-    account: Account | None = None
-    cors: bytes | None = field(default=None, repr=False)
-    rank: int | None = None
-    wishes: Wishes = NO_WISHES
+    __slots__ = (
+        "account",
+        "arrived_s",
+        "body",
+        "client",
+        "cors",
+        "crossing",
+        "dropped",
+        "explain",
+        "framed",
+        "headers",
+        "method",
+        "path",
+        "query",
+        "rank",
+        "request_id",
+        "target",
+        "version",
+        "wishes",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        method: str,
+        target: bytes,
+        path: str,
+        query: bytes,
+        headers: Headers,
+        version: str,
+        client: str,
+        arrived_s: float,
+        body: bytes = b"",
+        framed: bool = False,
+        dropped: frozenset[bytes] = frozenset(),
+        explain: bool = False,
+        crossing: bytes | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.method = method
+        self.target = target
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.version = version
+        self.client = client
+        self.arrived_s = arrived_s
+        self.body = body
+        self.framed = framed
+        self.dropped = dropped
+        self.explain = explain
+        self.crossing = crossing
+        self.account: Account | None = None
+        self.cors: bytes | None = None
+        self.rank: int | None = None
+        self.wishes: Wishes = NO_WISHES
 
 
 class ExchangeListener(Protocol):
@@ -129,6 +166,7 @@ class ExchangeListener(Protocol):
         """The client has caught up."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Exchange(ABC):
     """One request, and the way to answer it: `start`, any number of `write`, then `end`; or `abort` at any time."""
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from router.request.kept import KeptPrompt
 from router.request.prompt import Prompt
 from router.request.text import Text
 from router.request.token_cache import TokenCache
@@ -26,14 +26,6 @@ _TOKEN_BYTES = 4
 _ID_BYTES = 40  # a place in a list and a number: ids that came in the body
 _BLOCK_BYTES = 44  # as in the chain's links, some of which may be gone
 _BODIES = 1  # no tokenizer has this namespace
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class _Kept:
-    """A prompt, and the text that it was read with."""
-
-    prompt: Prompt = field(repr=False)
-    text: Text | None
 
 
 class PromptMemo:
@@ -59,7 +51,7 @@ class PromptMemo:
     def find(self, key: bytes) -> Prompt | None:
         """Return the prompt of a body that was read before, for one more request."""
         kept = self._cache.find(key)
-        if isinstance(kept, _Kept) and self._text_for(kept.prompt.model) is kept.text:
+        if isinstance(kept, KeptPrompt) and self._text_for(kept.prompt.model) is kept.text:
             self.hits += 1
             return kept.prompt.again()
         self.misses += 1
@@ -76,7 +68,7 @@ class PromptMemo:
             return
         if self._text_for(prompt.model) is not text:  # replaced meanwhile: it may have been read with either
             return
-        kept = _Kept(prompt.again(), text)
+        kept = KeptPrompt(prompt.again(), text)
         cost = _PROMPT_BYTES + len(key) + len(ids) * (_TOKEN_BYTES if not isinstance(ids, list) else _ID_BYTES)
         self._cache.keep(key, kept, cost)
         # Weakly: the chains are the kept prompt's too, and what is forgotten must not wait for the garbage collector.

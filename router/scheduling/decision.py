@@ -16,7 +16,6 @@ from router.scheduling.candidate import Candidate
 from router.scheduling.candidates import Candidates
 
 
-@dataclass(slots=True, eq=False)
 class Outcome:
     """What came of a placed request.
 
@@ -30,18 +29,49 @@ class Outcome:
         aborted: The client left.
     """
 
-    status: int | None
-    error: str | None
-    prompt_tokens: int | None
-    cached_tokens: int | None
-    completion_tokens: int | None
-    ttft_s: float | None
-    total_s: float
-    aborted: bool = False
+    __slots__ = (
+        "aborted",
+        "cached_tokens",
+        "completion_tokens",
+        "error",
+        "prompt_tokens",
+        "status",
+        "total_s",
+        "ttft_s",
+    )
+
+    def __init__(
+        self,
+        status: int | None,
+        error: str | None,
+        prompt_tokens: int | None,
+        cached_tokens: int | None,
+        completion_tokens: int | None,
+        ttft_s: float | None,
+        total_s: float,
+        aborted: bool = False,
+    ) -> None:
+        self.status = status
+        self.error = error
+        self.prompt_tokens = prompt_tokens
+        self.cached_tokens = cached_tokens
+        self.completion_tokens = completion_tokens
+        self.ttft_s = ttft_s
+        self.total_s = total_s
+        self.aborted = aborted
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {
+            "status": self.status,
+            "error": self.error,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens,
+            "ttft_s": self.ttft_s,
+            "total_s": self.total_s,
+            "aborted": self.aborted,
+        }
 
 
 @dataclass(slots=True, eq=False)

@@ -33,7 +33,7 @@ class LineWriter:
         self._waiting = threading.Event()
         self._closing = threading.Event()
         self._writing = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._writer: threading.Thread | None = None
 
     def add(self, line: str) -> None:
         """Write a line, with its newline, soon."""
@@ -45,17 +45,17 @@ class LineWriter:
             return
         lines.append(line)
         if len(lines) == 1:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._write_batches, name=self._name, daemon=True)
-                self._thread.start()
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write_batches, name=self._name, daemon=True)
+                self._writer.start()
             self._waiting.set()
 
     def close(self) -> None:
         """Write all that waits; no more is taken. May block: not for the loop."""
         self._closing.set()
         self._waiting.set()
-        if self._thread is not None:
-            self._thread.join(CLOSE_S)
+        if self._writer is not None:
+            self._writer.join(CLOSE_S)
 
     def flush(self) -> None:
         """Write what waits now, by the caller."""

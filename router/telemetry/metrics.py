@@ -50,7 +50,7 @@ class Metrics:
         self._paths = frozenset(paths)
         self._is_known_model = is_known_model
         self._codes = frozenset(_codes(WarmrouteError))
-        self._count("warmroute_build_info", version).value = 1
+        self._count("warmroute_build_info", version).value = float(1)
         self._stages = tuple(self._count("warmroute_reuse_tokens_total", stage) for stage in _STAGES)
         self._in_flight = self._count("warmroute_in_flight_requests")
         self._tokenize_seconds = self._distribution("warmroute_tokenize_seconds")
@@ -92,7 +92,7 @@ class Metrics:
     def workers_are(self, states: Mapping[str, int]) -> None:
         """How many worker processes are in each state."""
         for state, count in states.items():
-            self._count("warmroute_workers", state).value = count
+            self._count("warmroute_workers", state).value = float(count)
 
     def worker_died(self) -> None:
         """A worker process ended unasked."""
@@ -103,9 +103,9 @@ class Metrics:
     def config_loaded(self, digest: str, at_unix_s: float, needs_restart: int = 0) -> None:
         """A configuration is in force."""
         self._instruments.clear("warmroute_config_info")
-        self._count("warmroute_config_info", digest).value = 1
+        self._count("warmroute_config_info", digest).value = float(1)
         self._count("warmroute_config_loaded_timestamp_seconds").value = at_unix_s
-        self._count("warmroute_config_needs_restart").value = needs_restart
+        self._count("warmroute_config_needs_restart").value = float(needs_restart)
 
     def config_reloaded(self, result: str) -> None:
         """The configuration was read again: `applied`, `unchanged`, `failed`."""
@@ -181,7 +181,7 @@ class Metrics:
 
     def queue_changed(self, waiting: int) -> None:
         """So many requests wait for a replica now."""
-        self._count("warmroute_queue_requests").value = waiting
+        self._count("warmroute_queue_requests").value = float(waiting)
 
     def queue_left(self, waited_s: float) -> None:
         """A request waits no more."""
@@ -249,12 +249,12 @@ class Metrics:
 
     def feed_units(self, synced: int, waiting: int) -> None:
         """How far the Redis feed is."""
-        self._count("warmroute_feed_units", "synced").value = synced
-        self._count("warmroute_feed_units", "waiting").value = waiting
+        self._count("warmroute_feed_units", "synced").value = float(synced)
+        self._count("warmroute_feed_units", "waiting").value = float(waiting)
 
     def peers_are(self, count: int) -> None:
         """So many other routers are heard of."""
-        self._count("warmroute_peer_routers").value = count
+        self._count("warmroute_peer_routers").value = float(count)
 
     def message_read(self, kind: str, count: int = 1) -> None:
         """Messages came from a lane: `batch`, `heartbeat`, `state`, `unknown`, `broken`, `unregistered`."""

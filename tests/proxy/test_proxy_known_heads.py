@@ -40,9 +40,11 @@ def known(raw: bytes) -> KnownRequest:
 
 
 def facts(head: RequestHead) -> dict[str, object]:
-    names = [name for name in RequestHead.__slots__ if not name.startswith("_") and name != "headers"]
+    names = [name for name in dir(head) if not name.startswith("_") and not callable(getattr(head, name))]
     rest = [pair for pair in head.headers if pair[0].lower() != b"content-length"]
-    return {name: getattr(head, name) for name in names if name != "content_length"} | {"headers": rest}
+    return {name: getattr(head, name) for name in names if name not in ("content_length", "headers")} | {
+        "headers": rest
+    }
 
 
 @given(st.integers(0, 10**17), st.integers(0, 10**17), st.binary(max_size=20))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
+
 from router.kv.extra_keys import ExtraKeys, Lora
 from router.kv.hashes import chain
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.request.prompt import Kind, Prompt
 from router.request.reasons import MEANINGS, Reason
+from router.request.token_cache import TokenCache
+from router.request.trail import trail_of_ids
 
 SCHEME = Scheme(HashAlgorithm.SHA256_CBOR, 16)
 IDS = list(range(64))
@@ -44,6 +48,21 @@ def test_unknown_root_no_chain() -> None:
 def test_a_prompt_shorter_than_a_block_has_an_empty_chain() -> None:
     """15 tokens in blocks of 16 are no block (HASH-03)."""
     assert _prompt(IDS[:15]).chain(SCHEME, None) == []
+
+
+def test_a_prompt_for_another_request_says_the_same() -> None:
+    """No field is lost, and what is known of the chains is shared."""
+    trail = trail_of_ids(list(range(512)), TokenCache(2**20))
+    values = {"salt": "s", "media": (object(),), "reads_cache": False, "max_tokens": 7, "priority": 1, "n": 3}
+    more = {"include_usage": True, "reason": Reason.MEDIA, "other_tokens": 5, "conversation": b"c", "trail": trail}
+    prompt = Prompt(Kind.CHAT, "m", True, IDS, 64, **values, **more)
+    unlike = {field.name for field in fields(Prompt) if field.default is not MISSING}
+    assert unlike == {*values, *more}
+    again = prompt.again()
+    assert {field.name: getattr(again, field.name) for field in fields(Prompt)} == {
+        field.name: getattr(prompt, field.name) for field in fields(Prompt)
+    }
+    assert again.chains is prompt.chains
 
 
 def test_repr_shows_no_prompt() -> None:
