@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 from router.admin.app import AdminView, build_admin
@@ -18,21 +16,13 @@ from router.admin.views import masked_config
 from router.background import run_again
 from router.config import RouterConfig, is_loopback, split_address
 from router.config_reload import ReloadReport, digest_of
+from router.core import Core
 from router.errors import ConfigurationError, Problem
 from router.feeds.engine_key import EngineKey
 from router.feeds.feeds import Feeds
 from router.feeds.remote_tokenizer import ReplicaTokenizer, open_session
-from router.fleet.facts import Trust
-from router.fleet.fleet import Fleet
-from router.fleet.replica import Replica, Unit
-from router.fleet.vouching import Vouching
 from router.garbage import collect_seldom
-from router.index.announced import AnnouncedBlocks
-from router.index.approximate import ApproximateMemory, memory_slot
-from router.index.expected import ExpectedBlocks
-from router.index.prefix_index import PrefixIndex
-from router.placement import Placer
-from router.proving import SETTLE_EVERY_S, Proving
+from router.proving import SETTLE_EVERY_S
 from router.proxy.data_plane import DataPlane
 from router.proxy.listening import Listening, bind, url_of
 from router.request.auth.limits import TenantLimits
@@ -42,14 +32,12 @@ from router.request.text import Text
 from router.seat import Seat
 from router.siblings import Siblings
 from router.telemetry.cache_series import CacheSeries
-from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.ledger_series import register_series
-from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
-from router.telemetry.traces import Tracer
-from router.telemetry.trust_log import log_trust_change
 from router.texts import ModelTexts
 from router.tls import Contexts, contexts_of
+from router.warming.engine_requests import EngineRequests
+from router.warming.warmer import Warmer
 
 LOG = logging.getLogger("warmroute.app")
 SWEEP_EVERY_S = 0.05
@@ -78,35 +66,11 @@ class App:
         self._aliases = _aliases_of(config)
         texts.limit(config.limits)
         self.texts = texts
-        self.index = PrefixIndex()
-        self.expected = ExpectedBlocks()
-        self.approximate = ApproximateMemory(self.index)
-        self.fleet = Fleet(
-            **_fleet_settings(config),
-            on_unit_withdrawn=self._forget_unit,
-            on_replica_returned=self._forget_sent,
-            on_cache_voided=self._forget_blocks,
-        )
-        self.metrics = Metrics(version("warmroute"), config.paths, lambda name: self.fleet.base_model(name) is not None)
-        self.announced = AnnouncedBlocks()
-        self.vouching = Vouching(log_trust_change)
-        lag_s = config.placement.event_lag_s
-        self.proving = Proving(self.index, self.announced, self.vouching, lag_s, self.metrics.prediction_judged)
-        self.placer = Placer(
-            self.fleet,
-            self.index,
-            self.expected,
-            self.approximate,
-            config.placement,
-            random.Random(),
-            time.time,
-            self.proving,
-            trace=_trace_of(config),
-            on_shadow=self.metrics.shadow_compared,
-        )
+        core = self._core = Core(config, self.clock)
+        self.index, self.fleet, self.metrics, self.placer = core.index, core.fleet, core.metrics, core.placer
+        self.approximate, self.vouching = core.approximate, core.vouching
         self.reader = PromptReader(self._text_for, self._max_model_len_for, texts.token_cache)
         self.metrics.register(CacheSeries(texts.token_cache, self.reader.memo))
-        self.metrics.register(FleetSeries(self.fleet, self.index, self.clock, self.vouching))
         self.recorder = Recorder.of(config, self.metrics)
         register_series(self.metrics, self.recorder, self.fleet)
         self.report = ReloadReport()
@@ -122,7 +86,7 @@ class App:
             self.index,
             self.metrics,
             self.clock,
-            announced=self.announced,
+            announced=core.announced,
             texts=texts,
             tls=self._tls.engines,
             shortfalls=self.placer.shortfalls,
@@ -133,6 +97,7 @@ class App:
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = contextlib.AsyncExitStack()
         self._data_plane: DataPlane | None = None
+        self._warmer: Warmer | None = None
         self._admin_listening: Listening | None = None
         self._admin = AdminView(
             fleet=self.fleet,
@@ -210,15 +175,14 @@ class App:
         self._aliases = _aliases_of(config)
         self.texts.limit(config.limits)
         self.texts.take_over(staged, gone)
-        self.fleet.configure(**_fleet_settings(config))
-        self.placer.configure(config.placement, _trace_of(config))
-        self.proving.event_lag_s = config.placement.event_lag_s
+        self._core.configure(config)
         self.feeds.configure(config)
         self._engine_key.take(config.upstream)
-        self.metrics.allow_paths(config.paths)
         self.recorder.configure(config)
         if self._data_plane is not None:
             self._data_plane.configure(config)
+        if self._warmer is not None:
+            self._warmer.config = config.placement.warming
         if tls is not None:
             self._use(tls)
         self.report.needs_restart = needs_restart
@@ -302,6 +266,9 @@ class App:
             tls=self._tls.engines,
             limits=self._limits,
         )
+        engines = EngineRequests(session, self._tls.engines, self._engine_key)
+        self._warmer = self._core.warmer(self.config.placement.warming, engines, self.clock)
+        self._keep("warming", self._warmer.run)
         data_plane, tls = self._data_plane, self._tls
         own = None if seat is None else seat.sockets
         [url, *_] = await _bound("listen", self.config.listen, lambda: data_plane.start(own, tls.clients))
@@ -335,26 +302,6 @@ class App:
         name = self.fleet.sole_model() if name is None else name
         return None if name is None else self.fleet.max_model_len(name)
 
-    def _forget_unit(self, unit: Unit) -> None:
-        self.announced.interrupted(unit.slot)
-        self.expected.forget(unit.slot)
-        self.vouching.forget(unit)
-        self.index.set_strides(unit.slot, ())
-        self.index.set_tails(unit.slot, ())
-        self._forget_blocks(unit)
-
-    def _forget_sent(self, replica: Replica) -> None:
-        """A replica that was down has probably restarted: without events nobody says so, and its cache is empty."""
-        for unit in replica.units:
-            if unit.trust in (Trust.EXACT, Trust.MAPPED):
-                continue
-            self._forget_blocks(unit)
-
-    def _forget_blocks(self, unit: Unit) -> None:
-        self.index.clear(unit.slot)
-        self.approximate.drop(unit.slot)
-        self.approximate.forget(memory_slot(unit.slot))
-
     def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(run_again(name, run), name=name))
 
@@ -366,27 +313,12 @@ class App:
     async def _judge(self) -> None:
         """Verdicts that no further request would bring about."""
         while True:
-            self.proving.settle(self.clock())
+            self._core.proving.settle(self.clock())
             await asyncio.sleep(SETTLE_EVERY_S)
 
 
 def _aliases_of(config: RouterConfig) -> dict[str, str]:
     return {alias: model.name for model in config.models for alias in model.aliases}
-
-
-def _fleet_settings(config: RouterConfig) -> dict[str, Any]:
-    retry = config.retry
-    return {
-        "prefill_tokens_per_s": config.placement.prefill_tokens_per_s,
-        "max_in_flight": config.limits.max_in_flight,
-        "eject_after": retry.eject_after,
-        "eject_s": retry.eject_s,
-        "eject_max_s": retry.eject_max_s,
-    }
-
-
-def _trace_of(config: RouterConfig) -> Trace | None:
-    return Tracer().trace if config.admin.traces else None
 
 
 async def _bound(path: str, address: str, start: Callable[[], Awaitable[Bound]]) -> Bound:

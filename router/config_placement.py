@@ -101,6 +101,30 @@ class ShadowConfig(Section):
     sample_share: float = Field(1.0, gt=0, le=1, description="share of requests that are scored twice")
 
 
+class WarmingConfig(Section):
+    """Prompts' hottest beginnings, computed where they are about to be missed."""
+
+    join: bool = Field(
+        False, description="a replica that joins gets its fleet's hottest beginnings before it takes requests"
+    )
+    drain: bool = Field(
+        False, description="hot beginnings that a draining replica alone holds are computed at another before it goes"
+    )
+    prefixes: int = Field(64, ge=1, le=10_000, description="beginnings for each such replica at most")
+    tokens: int = Field(
+        200_000, ge=1, le=100_000_000, description="their tokens at most: about what the replica computes for it"
+    )
+    concurrency: int = Field(2, ge=1, le=256, description="of these requests at once, for each such replica")
+    timeout_s: float = Field(
+        30.0, gt=0, le=3_600, description="then a replica that joined takes requests as it is, and the rest is left out"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is warmed."""
+        return self.join or self.drain
+
+
 class PlacementConfig(Section):
     """How a replica is chosen."""
 
@@ -121,6 +145,7 @@ class PlacementConfig(Section):
         description="a replica that joins counts as slower than it is for so long; 0: at once as it is",
     )
     event_lag_s: float = Field(0.2, ge=0, le=60, description="expected blocks outlive the first token by this")
+    warming: WarmingConfig = Field(default_factory=WarmingConfig)  # type: ignore[arg-type]
     affinity: AffinityConfig | None = Field(
         None, description="sessions that stay with one replica; none: there are none"
     )

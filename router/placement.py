@@ -21,10 +21,11 @@ from router.fleet.vouching import Record, Vouching, VouchState
 from router.index.announced import AnnouncedBlocks
 from router.index.approximate import ApproximateMemory, memory_slot
 from router.index.expected import ExpectedBlocks, ExpectedPrompt
+from router.index.hot_prefixes import HotPrefixes
 from router.index.prefix_index import PrefixIndex
 from router.index.shortfalls import Shortfalls
 from router.proving import Evidence, Proving
-from router.request.prompt import Prompt
+from router.request.prompt import Kind, Prompt
 from router.scheduling.affinity import REASON, Affinity
 from router.scheduling.decision import Decision, Outcome
 from router.scheduling.pickers import Choice
@@ -67,6 +68,7 @@ class Placer:
         rng: The only source of chance.
         unix_time: Wall clock for Decisions; nothing is measured with it.
         proving: Holds predictions against what units announce; None where nobody tells of announcements.
+        hot: Told of prompts, where warming is configured.
         on_shadow: Told of each request that was scored under other weights too; see `Shadow`.
         trace: Makes what is kept of a prompt with its Decision, from its chain and block size; None: nothing is kept.
     """
@@ -83,6 +85,7 @@ class Placer:
         proving: Proving | None = None,
         trace: Callable[[Prompt, Sequence[int], int], dict[str, Any] | None] | None = None,
         on_shadow: Callable[[bool, int, int], None] | None = None,
+        hot: HotPrefixes | None = None,
     ) -> None:
         self._fleet = fleet
         self._index = index
@@ -99,6 +102,7 @@ class Placer:
         self._others: dict[str, Profile] = {}
         self._affinity = Affinity(config.affinity) if config.affinity is not None else None
         self._on_shadow = on_shadow
+        self._hot = hot
         self.shadow = self._shadow(config)
         """Scores real requests under other weights; None where none are configured."""
         self._surveyor = Surveyor(fleet, index, expected, config, self.proving.vouching)
@@ -139,7 +143,7 @@ class Placer:
         """
         survey = self._survey(prompt, now_s, excluded)
         choice = self._choice(survey)
-        shadow = self.shadow if wishes.policy is None else None
+        shadow = self.shadow if wishes.policy is None and not wishes.own else None
         scored = shadow.score(survey.candidates, choice) if shadow is not None else None
         profile = self._profile if wishes.policy is None else self._other(wishes.policy)
         pick = profile.decide(survey.candidates, choice)
@@ -156,10 +160,12 @@ class Placer:
         expected = record = evidence = None
         if chain and unit.trust is not Trust.NONE:
             expected = self._expected.expect(unit.slot, chain, held_blocks)
-            record = self.proving.record(unit, prompt)
+            record = None if wishes.own else self.proving.record(unit, prompt)
         if record is not None:
             announced_blocks = self._index.leading(unit.slot, chain) if doubted else held_blocks
             evidence = self.proving.begin(record, unit, prompt, chain, announced_blocks)
+        if self._hot is not None and self._config.warming.is_on and chain and not wishes.own:
+            self._saw(self._hot, prompt, unit, chain, now_s)
         uncached = max(0, prompt.tokens - winner.expected_tokens)
         known = prompt.reason is None and winner.trust in (Trust.EXACT, Trust.MAPPED)
         reservation = unit.in_flight.reserve(uncached, now_s, observable=prompt.stream, teaches=known)
@@ -266,6 +272,15 @@ class Placer:
             error = NoRoomError if "full" in survey.removed.values() else NoReplicaError
             raise error(message, retry_after_s=1)
         return survey
+
+    def _saw(self, hot: HotPrefixes, prompt: Prompt, unit: Unit, chain: Sequence[int], now_s: float) -> None:
+        """Count a prompt whose beginning token ids alone bring about, with its model and salt: no media, no guesses."""
+        ids, scheme = prompt.token_ids, unit.scheme
+        if ids is None or scheme is None or prompt.reason is not None or prompt.media:
+            return
+        if prompt.kind in (Kind.CHAT, Kind.COMPLETION):
+            model = unit.replica.asked_model(prompt.model)
+            hot.saw(model, prompt.salt, chain, ids, scheme.block_size, now_s)
 
     def _shadow(self, config: PlacementConfig) -> Shadow | None:
         return None if config.shadow is None else Shadow(config, Random(self._rng.random()), self._on_shadow)

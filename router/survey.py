@@ -135,7 +135,7 @@ class Surveyor:
             if why is not None:
                 survey.removed[replica.replica_id] = why
         if survey.removed and len(survey.removed) == len(view.replicas) and "full" not in survey.removed.values():
-            self._take_ejected(view, survey, limit)
+            self._take_any(view, survey, limit)
         for family in view.families:
             self._add_family(survey, prompt, family, now_s)
         if self.config.weights.kv_pressure_tokens:
@@ -145,10 +145,12 @@ class Surveyor:
             ]
         return survey
 
-    def _take_ejected(self, view: _View, survey: Survey, limit: int) -> None:
-        """An ejection says that others are better. Where there are no others, it would only add to an outage."""
+    def _take_any(self, view: _View, survey: Survey, limit: int) -> None:
+        """An ejection says that others are better, and so does warming. Where there are no others, it says nothing."""
+        reasons = set(survey.removed.values())
+        taken = ReplicaState.WARMING if ReplicaState.WARMING in reasons else ReplicaState.EJECTED
         for replica in view.replicas:
-            if survey.removed[replica.replica_id] == ReplicaState.EJECTED:
+            if survey.removed[replica.replica_id] == taken:
                 if limit and replica.requests >= limit:
                     survey.removed[replica.replica_id] = "full"
                 else:

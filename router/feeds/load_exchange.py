@@ -12,15 +12,16 @@ away, figures of other routers end after `peers.GONE_S`, and each router goes on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
-from router.feeds.redis_link import KeyFaultError, RedisLink
+from router.feeds.redis_link import BLOCK_S, KeyFaultError, RedisLink
 from router.fleet.fleet import Fleet
 from router.fleet.peers import PeerLoads
 from router.kv.keys import lane_of
@@ -29,9 +30,12 @@ from router.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("warmroute.feeds")
 EVERY_S = 0.05
+"""Least pause between two entries of a router in one lane."""
+LOOK_EVERY_S = 0.01
+"""How soon a change is noticed."""
 AGAIN_S = 1.0
 ALONE_EVERY_S = 0.5
-"""How often a router that knows of no other looks for one."""
+"""How often a router that knows of no other looks whether it has to tell anything."""
 STEP_TOKENS = 64
 """Tokens in flight are told in steps of this: they melt all the time."""
 
@@ -76,6 +80,8 @@ class LoadExchange:
         self._cursors: dict[int, str] = {}
         self._lane_of: dict[str, int] = {}
         self._refused: set[str] = set()
+        self._refusals = 0
+        self._kept_s = float("-inf")
         self._metrics = metrics
         self.peers = PeerLoads(fleet)
 
@@ -83,9 +89,9 @@ class LoadExchange:
         """Exchange until cancelled. Raises what the link raises when it breaks."""
         self._written.clear()
         self._cursors.clear()
-        while True:
-            await self.exchange(link)
-            await asyncio.sleep(EVERY_S if self.peers.routers else ALONE_EVERY_S)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._write(link))
+            group.create_task(self._read(link))
 
     async def watch(self) -> None:
         """Let figures end that were not told again, until cancelled; also while Redis is away."""
@@ -96,28 +102,59 @@ class LoadExchange:
             await asyncio.sleep(ALONE_EVERY_S)
 
     async def exchange(self, link: RedisLink) -> None:
-        """Tell what has changed, and hear what others told."""
-        lanes = range(self._lanes)
-        try:
-            if len(self._cursors) < self._lanes:
-                missing = [lane for lane in lanes if lane not in self._cursors]
-                self._cursors.update(await link.last_loads(missing))
-            now_s = self._clock()
-            due = self._due(now_s)
-            await link.write_loads({lane: encode(self._name, rows) for lane, rows in due.items()})
-            for lane, rows in due.items():
-                self._written[lane] = _Written(rows, now_s)
-            found = await link.read_loads(self._cursors)
-        except (ResponseError, KeyFaultError) as error:
-            self._refuse(str(error))
-            await asyncio.sleep(AGAIN_S)
+        """Tell what has changed, and hear what others told by now."""
+        await self.tell(link)
+        await self.hear(link, 0.0)
+
+    async def tell(self, link: RedisLink) -> None:
+        """Write what has changed, of each lane as often as allowed."""
+        now_s = self._clock()
+        due = self._due(now_s)
+        if not due:
             return
-        for lane, entries in found.items():
-            for entry_id, data in entries:
-                self._cursors[lane] = entry_id
-                if data is not None:
-                    self._hear(lane, data)
+        keep = now_s - self._kept_s >= AGAIN_S or any(lane not in self._written for lane in due)
+        with self._refusing():
+            await link.write_loads({lane: encode(self._name, rows) for lane, rows in due.items()}, keep)
+        self._kept_s = now_s if keep else self._kept_s
+        for lane, rows in due.items():
+            self._written[lane] = _Written(rows, now_s)
+
+    async def hear(self, link: RedisLink, block_s: float) -> None:
+        """Take what others write; wait for it for so long."""
+        with self._refusing():
+            if len(self._cursors) < self._lanes:
+                missing = [lane for lane in range(self._lanes) if lane not in self._cursors]
+                self._cursors.update(await link.last_loads(missing))
+            for lane, entries in await link.read_loads(self._cursors, block_s) if self._cursors else ():
+                for entry_id, data in entries:
+                    self._cursors[lane] = entry_id
+                    if data is not None:
+                        self._hear(lane, data)
         self.peers.settle(self._clock())
+
+    async def _write(self, link: RedisLink) -> None:
+        while True:
+            await self.tell(link)
+            await asyncio.sleep(LOOK_EVERY_S if self.peers.routers else ALONE_EVERY_S)
+
+    async def _read(self, link: RedisLink) -> None:
+        while True:
+            refusals = self._refusals
+            await self.hear(link, BLOCK_S)
+            # Entries that come close together are read together.
+            await asyncio.sleep(LOOK_EVERY_S if self._cursors and refusals == self._refusals else AGAIN_S)
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Go on without what one key's state, or the rights of our user, do not allow."""
+        try:
+            yield
+        except (ResponseError, KeyFaultError) as error:
+            self._refusals += 1
+            if str(error) not in self._refused and len(self._refused) < 16:
+                self._refused.add(str(error))
+                # Such as rights from before this was written: each router then counts its own, and what engines report.
+                LOG.warning("routers' load can't be shared through Redis: %s", error)
 
     def _hear(self, lane: int, data: bytes) -> None:
         load = decode(data)
@@ -136,7 +173,8 @@ class LoadExchange:
         due: dict[int, tuple[Row, ...]] = {}
         for lane in {*present, *(lane for lane, written in self._written.items() if written.rows), self._home}:
             rows, written = tuple(present.get(lane, ())), self._written.get(lane) or _Written()
-            if rows != written.rows or ((rows or lane == self._home) and now_s - written.at_s >= AGAIN_S):
+            age_s = now_s - written.at_s
+            if (rows != written.rows and age_s >= EVERY_S) or ((rows or lane == self._home) and age_s >= AGAIN_S):
                 due[lane] = rows
         return due
 
@@ -147,9 +185,3 @@ class LoadExchange:
                 self._lane_of.clear()
             lane = self._lane_of[unit_id] = lane_of(unit_id, self._lanes)
         return lane
-
-    def _refuse(self, reason: str) -> None:
-        if reason not in self._refused and len(self._refused) < 16:
-            self._refused.add(reason)
-            # Such as rights from before this was written: each router then counts its own, and what engines report.
-            LOG.warning("routers' load can't be shared through Redis: %s", reason)

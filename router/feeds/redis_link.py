@@ -69,6 +69,7 @@ class RedisLink:
         except RedisUrlError as error:
             raise RedisError(f"redis.url can't be used: {error}") from None
         self._reads = LaneReads(self._read_lane)
+        self._load_reads = LaneReads(self._read_load)
         self._one_by_one = False
 
     @property
@@ -96,6 +97,7 @@ class RedisLink:
     async def close(self) -> None:
         """Close all connections."""
         await self._reads.close()
+        await self._load_reads.close()
         await self._client.close()
 
     async def read_lanes(self, cursors: dict[int, str]) -> list[tuple[int, list[Entry]]]:
@@ -224,8 +226,11 @@ class RedisLink:
                 newest[lane] = answer[0][0].decode() if answer else "0-0"
         return newest
 
-    async def write_loads(self, entries: Mapping[int, bytes]) -> None:
+    async def write_loads(self, entries: Mapping[int, bytes], keep: bool = True) -> None:
         """Append to lanes' load streams, and cut them to what is of use. A lane whose node is away is left out.
+
+        Args:
+            keep: Have the streams live on for `router_load.KEEP_S`.
 
         Raises:
             KeyFaultError: The key is no stream.
@@ -234,29 +239,33 @@ class RedisLink:
         for lane, data in entries.items():
             key = self._keys.load_stream(lane)
             commands.append((key, ("XADD", key, "MAXLEN", "~", router_load.MAX_ENTRIES, "*", FIELD, data)))
-            commands.append((key, ("EXPIRE", key, router_load.KEEP_S)))
+            if keep:
+                commands.append((key, ("EXPIRE", key, router_load.KEEP_S)))
         if None in await self._each(commands):
             raise KeyFaultError("a lane's load stream can't be written")
 
-    async def read_loads(self, cursors: Mapping[int, str]) -> dict[int, list[Entry]]:
-        """Return what is new in lanes' load streams, without waiting: one command for all, in a Cluster one each."""
-        if not cursors:
-            return {}
-        lane_of_key = {self._keys.load_stream(lane).encode(): lane for lane in cursors}
+    async def read_loads(self, cursors: dict[int, str], block_s: float = BLOCK_S) -> list[tuple[int, list[Entry]]]:
+        """Wait up to `block_s` for entries of lanes' load streams, as `read_lanes` does.
+
+        Raises:
+            KeyFaultError: The key is no stream.
+        """
         if self._client.is_spread or self._one_by_one:
-            reads = [
-                (key.decode(), ("XREAD", "COUNT", READ_ENTRIES, "STREAMS", key, cursors[lane]))
-                for key, lane in lane_of_key.items()
-            ]
-            answers = [answer for answer in await self._each(reads) if answer is not _AWAY]
-        else:
-            first = self._keys.load_stream(next(iter(cursors)))
-            command = ("XREAD", "COUNT", READ_ENTRIES, "STREAMS", *lane_of_key, *cursors.values())
-            answers = [await self._run(first, *command)]
-        streams = [
-            pair for answer in answers for pair in (answer.items() if isinstance(answer, dict) else answer or ())
-        ]
-        return {lane_of_key[key]: _entries(entries) for key, entries in streams}
+            return await self._load_reads.next(cursors)
+        return await self._read_loads_together(cursors, block_s)
+
+    async def _read_loads_together(self, cursors: dict[int, str], block_s: float) -> list[tuple[int, list[Entry]]]:
+        lane_of_key = {self._keys.load_stream(lane).encode(): lane for lane in cursors}
+        wait = ("BLOCK", int(block_s * 1000)) if block_s else ()
+        command = ("XREAD", "COUNT", READ_ENTRIES, *wait, "STREAMS", *lane_of_key)
+        first = self._keys.load_stream(next(iter(cursors)))
+        found = await self._run(first, *command, *cursors.values(), block_s=block_s)
+        streams = found.items() if isinstance(found, dict) else found or ()
+        return [(lane_of_key[key], _entries(entries)) for key, entries in streams]
+
+    async def _read_load(self, lane: int, cursor: str) -> list[Entry]:
+        found = await self._read_loads_together({lane: cursor}, BLOCK_S)
+        return found[0][1] if found else []
 
     async def snapshot(self, unit: str) -> Snapshot | None:
         """Return the unit's newest snapshot, or None where there is no whole one."""

@@ -15,7 +15,7 @@ from router.fleet.replica import Replica, ReplicaState, Unit
 from router.kv.extra_keys import Lora
 from router.kv.schemes import Scheme
 
-SETTLED_S = 30.0
+SETTLED_S = 10.0
 """A router takes what joins so soon after its first replica for a fleet that was there before."""
 
 
@@ -28,6 +28,7 @@ class Fleet:
         eject_s: Seconds it is then left alone; doubled by each probe request that fails.
         eject_max_s: But never more than this, or `eject_s` if that is more.
         max_in_flight: Requests that a replica may have at once; 0: any number.
+        hold_new_s: A replica that joins takes no requests until `let_in`, but for this long at most.
         on_unit_withdrawn: Called with a unit that left, before its slot is free for another.
         on_replica_returned: Called with a replica that passes a probe after it was down: it may have restarted.
         on_cache_voided: Called with a unit whose cache is not the one that it reported.
@@ -41,6 +42,7 @@ class Fleet:
         eject_s: float = 10.0,
         eject_max_s: float = 60.0,
         max_in_flight: int = 0,
+        hold_new_s: float = 0.0,
         on_unit_withdrawn: Callable[[Unit], None] | None = None,
         on_replica_returned: Callable[[Replica], None] | None = None,
         on_cache_voided: Callable[[Unit], None] | None = None,
@@ -50,6 +52,7 @@ class Fleet:
         self._eject_s = eject_s
         self._eject_max_s = max(eject_s, eject_max_s)
         self.max_in_flight = max_in_flight
+        self._hold_new_s = hold_new_s
         self._on_unit_withdrawn = on_unit_withdrawn
         self._on_replica_returned = on_replica_returned
         self._on_cache_voided = on_cache_voided
@@ -63,7 +66,14 @@ class Fleet:
         """Grows with every change of members, the models they serve, their schemes or their trust."""
 
     def configure(
-        self, *, prefill_tokens_per_s: float, eject_after: int, eject_s: float, eject_max_s: float, max_in_flight: int
+        self,
+        *,
+        prefill_tokens_per_s: float,
+        eject_after: int,
+        eject_s: float,
+        eject_max_s: float,
+        max_in_flight: int,
+        hold_new_s: float = 0.0,
     ) -> None:
         """Take over other settings: for units that are new, and for failures, from now on."""
         self._prefill_tokens_per_s = prefill_tokens_per_s
@@ -71,6 +81,7 @@ class Fleet:
         self._eject_s = eject_s
         self._eject_max_s = max(eject_s, eject_max_s)
         self.max_in_flight = max_in_flight
+        self._hold_new_s = hold_new_s
 
     @property
     def replicas(self) -> Mapping[str, Replica]:
@@ -99,6 +110,8 @@ class Fleet:
         if replica is None:
             replica = Replica(facts.replica_id, facts.url, facts.source)
             self._replicas[facts.replica_id] = replica
+            if self._hold_new_s and now_s - self._began_s > SETTLED_S:
+                replica.held_until_s = now_s + self._hold_new_s
             self.version += 1
         replica.source = facts.source
         replica.engine = facts.engine
@@ -113,6 +126,10 @@ class Fleet:
         for unit_facts in facts.units:
             self._announce_unit(replica, unit_facts, now_s)
         return replica
+
+    def let_in(self, replica: Replica) -> None:
+        """A replica that joined is as warm as it gets before traffic."""
+        replica.held_until_s = None
 
     def withdraw(self, replica_id: str) -> None:
         """Forget a replica and its units' blocks. Requests that run there end on their own."""
@@ -275,7 +292,8 @@ class Fleet:
 
     def ready_count(self, now_s: float) -> int:
         """How many replicas may take a request."""
-        return sum(replica.state(now_s) is ReplicaState.READY for replica in self._replicas.values())
+        may = (ReplicaState.READY, ReplicaState.WARMING)
+        return sum(replica.state(now_s) in may for replica in self._replicas.values())
 
     def _announce_unit(self, replica: Replica, facts: UnitFacts, now_s: float) -> None:
         unit = self._units.get(facts.unit_id)

@@ -16,6 +16,7 @@ class ReplicaState(StrEnum):
     """Whether a replica may take a request, and if not, why."""
 
     READY = "ready"
+    WARMING = "warming"
     DRAINING = "draining"
     EJECTED = "ejected"
     DOWN = "down"
@@ -75,6 +76,8 @@ class Replica:
     units: list[Unit] = field(default_factory=list)
     draining: bool = False
     down_reason: str | None = None
+    held_until_s: float | None = None
+    """Set while it joins and others take its requests, as it gets warm."""
     failures_in_a_row: int = 0
     ejected_until_s: float | None = None
     ejected_for_s: float = 0.0
@@ -94,7 +97,9 @@ class Replica:
     @property
     def troubled(self) -> bool:
         """Whether its state can be any but READY, now or later."""
-        return self.draining or self.down_reason is not None or self.ejected_until_s is not None
+        if self.draining or self.down_reason is not None:
+            return True
+        return self.ejected_until_s is not None or self.held_until_s is not None
 
     def asked_model(self, name: str | None) -> str:
         """Return the model that a request is for: the one it names, else the one that the engine takes by default."""
@@ -120,4 +125,6 @@ class Replica:
             return ReplicaState.DOWN
         if self.ejected_until_s is not None and now_s < self.ejected_until_s:
             return ReplicaState.EJECTED
+        if self.held_until_s is not None and now_s < self.held_until_s:
+            return ReplicaState.WARMING
         return ReplicaState.READY

@@ -14,7 +14,7 @@ class Standing:
     """Where a replica stands for one request.
 
     Attributes:
-        state: `ready`, `draining`, `ejected` or `down`.
+        state: `ready`, `warming`, `draining`, `ejected` or `down`.
         tried: It was tried for this request and failed.
         full: It has `limits.max_in_flight` requests.
     """

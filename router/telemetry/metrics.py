@@ -203,6 +203,11 @@ class Metrics:
         self._count("warmroute_shadow_matched_tokens_total", "real").value += matched_tokens
         self._count("warmroute_shadow_matched_tokens_total", "shadow").value += shadow_matched_tokens
 
+    def warmed(self, purpose: str, result: str, computed_tokens: int) -> None:
+        """A request of the router's own ended: `computed`, `refused`, `failed`, `no_replica`."""
+        self._count("warmroute_warming_requests_total", purpose, result).value += 1
+        self._count("warmroute_warming_tokens_total", purpose).value += computed_tokens
+
     def prompt_read(self, seconds: float, reason: str | None) -> None:
         """A prompt was rendered and tokenised; `reason` says why it was not understood."""
         self._tokenize_seconds.observe(seconds)

@@ -127,6 +127,14 @@ METRICS: tuple[MetricSpec, ...] = (
         "Cached tokens of these: where they went (`real`), and where the shadow would have sent them (`shadow`).",
         "rule",
     ),
+    _counter(
+        "warming_requests",
+        "Requests of the router's own (`placement.warming`), for replicas that `join` and `drain`, by result: "
+        "`computed`, `refused` (not 200), `failed` (no connection), `no_replica`.",
+        "purpose",
+        "result",
+    ),
+    _counter("warming_tokens", "Prompt tokens that engines computed for these.", "purpose"),
     # Reuse ledger
     _counter("prompt_tokens", "Prompt tokens of requests that were served.", "model"),
     _counter(

@@ -14,7 +14,7 @@ from router.feeds.redis_link import RedisLink
 from router.fleet.facts import ReplicaFacts, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.fleet.ledger import Reservation
-from router.kv.keys import Keys
+from router.kv.keys import Keys, lane_of
 from router.kv.router_load import MAX_ENTRIES, encode
 
 REPLICAS = 40  # over all lanes
@@ -150,8 +150,25 @@ async def test_what_others_wrote_there_does_no_harm(link: RedisLink, redis_url: 
         await one.exchange.exchange(link)
         client.delete(Keys().load_stream(7))
         one.place(1, 640)
-        await rounds(link, one, two, seconds=0.0)
-        assert two.peers_at(1) == (2, 1280.0)
+        await rounds(link, one, two)
+        assert two.peers_at(1)[0] == 2
+
+
+async def test_a_lane_is_written_at_most_each_fifty_milliseconds(link: RedisLink, redis_url: str) -> None:
+    """However much changes; the last change is told all the same."""
+    clock = [0.0]
+    one, two = Router(clock), Router(clock)
+    await rounds(link, one, two)
+    lane = lane_of("r3/0")
+    with sync_redis.Redis.from_url(redis_url) as client:
+        before = client.xlen(Keys().load_stream(lane))
+        for _ in range(100):
+            clock[0] += 0.003
+            one.place(3, 0)
+            await one.exchange.tell(link)
+        assert client.xlen(Keys().load_stream(lane)) - before <= 7
+    await rounds(link, one, two)
+    assert two.peers_at(3) == (100, 0.0)
 
 
 async def test_rights_from_before_are_no_failure(redis_url: str) -> None:
