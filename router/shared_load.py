@@ -7,10 +7,12 @@ figures are a few milliseconds old, which is what two requests at once would see
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import xxhash
 
@@ -18,13 +20,28 @@ MAX_UNITS = 8_192
 """Units in one table; more are not told of."""
 _HEAD = struct.Struct("<QQ")
 """Version, rows."""
-_ROW = struct.Struct("<Qqd")
-"""xxh64 of the unit's name; requests; uncached prompt tokens."""
+_ROW = struct.Struct("<Qqddd")
+"""xxh64 of the unit's name; then as `Row`."""
 _GROUP_BYTES = 8
 _TABLE_BYTES = _HEAD.size + MAX_UNITS * _ROW.size
 
-Row = tuple[str, int, float]
-"""Unit, requests, tokens."""
+Row = tuple[str, int, float, float, float]
+"""Unit; requests; uncached prompt tokens that are not computed; when the oldest such prompt was placed (monotonic
+seconds, which all processes of a machine share; infinite for none); tokens computed, ever."""
+
+
+@dataclass(slots=True)
+class Others:
+    """What the other workers have at a unit, added up.
+
+    Attributes:
+        head_s: When the oldest of their prompts that are not computed was placed.
+    """
+
+    requests: int = 0
+    tokens: float = 0.0
+    head_s: float = math.inf
+    computed_tokens: float = 0.0
 
 
 def create(workers: int) -> int:
@@ -52,13 +69,13 @@ class SharedLoad:
         self._own = number * _TABLE_BYTES
         self._others = [each * _TABLE_BYTES for each in range(workers) if each != number]
         self._versions: dict[int, int] = dict.fromkeys(self._others, -1)
-        self._read: dict[int, dict[int, tuple[int, float]]] = {}
+        self._read: dict[int, dict[int, tuple[int, float, float, float]]] = {}
         self._written = b""
         self._names: dict[str, int] = {}
 
     def publish(self, rows: Iterable[Row]) -> None:
         """Tell the others what is in flight here; units that are not named have nothing."""
-        packed = [_ROW.pack(self.key(name), requests, tokens) for name, requests, tokens in rows]
+        packed = [_ROW.pack(self.key(name), *figures) for name, *figures in rows]
         table = b"".join(packed[:MAX_UNITS])
         if table == self._written:
             return
@@ -70,8 +87,8 @@ class SharedLoad:
         self._memory[start : start + len(table)] = table
         _HEAD.pack_into(self._memory, self._own, begun + 1, len(table) // _ROW.size)
 
-    def others(self) -> dict[int, tuple[int, float]] | None:
-        """Return requests and tokens that the other workers have in flight, by `key`; None when nothing has changed."""
+    def others(self) -> dict[int, Others] | None:
+        """Return what the other workers have in flight, by `key`; None when nothing has changed."""
         changed = False
         for table in self._others:
             version, rows = _HEAD.unpack_from(self._memory, table)
@@ -82,15 +99,18 @@ class SharedLoad:
             if _HEAD.unpack_from(self._memory, table)[0] != version:
                 continue
             self._versions[table] = version
-            self._read[table] = {key: (requests, tokens) for key, requests, tokens in _ROW.iter_unpack(copied)}
+            self._read[table] = {row[0]: row[1:] for row in _ROW.iter_unpack(copied)}
             changed = True
         if not changed:
             return None
-        total: dict[int, tuple[int, float]] = {}
+        total: dict[int, Others] = {}
         for read in self._read.values():
-            for key, (requests, tokens) in read.items():
-                known = total.get(key, (0, 0.0))
-                total[key] = (known[0] + requests, known[1] + tokens)
+            for key, (requests, tokens, head_s, computed_tokens) in read.items():
+                known = total.setdefault(key, Others())
+                known.requests += requests
+                known.tokens += tokens
+                known.head_s = min(known.head_s, head_s)
+                known.computed_tokens += computed_tokens
         return total
 
     def key(self, name: str) -> int:

@@ -16,28 +16,24 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
 from router.feeds.redis_link import BLOCK_S, KeyFaultError, RedisLink
 from router.fleet.fleet import Fleet
-from router.fleet.peers import PeerLoads
+from router.fleet.peers import EVERY_S, PeerLoads, row_of
 from router.kv.keys import lane_of
 from router.kv.router_load import Row, decode, encode
 from router.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("warmroute.feeds")
-EVERY_S = 0.05
-"""Least pause between two entries of a router in one lane."""
 LOOK_EVERY_S = 0.01
 """How soon a change is noticed."""
 AGAIN_S = 1.0
 ALONE_EVERY_S = 0.5
 """How often a router that knows of no other looks whether it has to tell anything."""
-STEP_TOKENS = 64
-"""Tokens in flight are told in steps of this: they melt all the time."""
 
 
 @dataclass(slots=True)
@@ -167,14 +163,13 @@ class LoadExchange:
         if self.peers.routers:
             for unit in self._fleet.units.values():
                 if unit.in_flight.requests:
-                    tokens = STEP_TOKENS * round(unit.in_flight.backlog_tokens(now_s) / STEP_TOKENS)
-                    row = (unit.unit_id, unit.in_flight.requests, float(tokens))
-                    present.setdefault(self._lane(unit.unit_id), []).append(row)
+                    present.setdefault(self._lane(unit.unit_id), []).append(row_of(unit, now_s))
         due: dict[int, tuple[Row, ...]] = {}
         for lane in {*present, *(lane for lane, written in self._written.items() if written.rows), self._home}:
             rows, written = tuple(present.get(lane, ())), self._written.get(lane) or _Written()
             age_s = now_s - written.at_s
-            if (rows != written.rows and age_s >= EVERY_S) or ((rows or lane == self._home) and age_s >= AGAIN_S):
+            is_due = age_s >= AGAIN_S and (bool(rows) or lane == self._home)
+            if is_due or (age_s >= EVERY_S and _differ(rows, written.rows)):
                 due[lane] = rows
         return due
 
@@ -185,3 +180,12 @@ class LoadExchange:
                 self._lane_of.clear()
             lane = self._lane_of[unit_id] = lane_of(unit_id, self._lanes)
         return lane
+
+
+def _differ(rows: Sequence[Row], written: Sequence[Row]) -> bool:
+    """Whether there is anything to tell: that a prompt still waits is known by its age."""
+    return len(rows) != len(written) or any(
+        (new.unit, new.requests, new.tokens, new.computed_tokens, new.head_age_s < 0)
+        != (old.unit, old.requests, old.tokens, old.computed_tokens, old.head_age_s < 0)
+        for new, old in zip(rows, written, strict=True)
+    )

@@ -5,6 +5,10 @@ come, first served, so the oldest one without a first token is taken to be the o
 away at the unit's learned prefill speed, to no less than 5% (it has not answered, so something is left). An answer
 that is not streamed shows no first token: it is taken as computed when its tokens have melted.
 
+Other routers send there too, and so do the router's other workers. They tell how old their oldest waiting prompt is:
+while it is older than the oldest here, nothing here melts, or all of them would see their own computed at once. They
+tell what was computed for them too, which counts for the speed.
+
 The speed is learned over stretches of work: prompt tokens computed, over the time until their first tokens. An engine
 computes several short prompts in one step, whose first tokens come together, so a stretch ends only with a pause
 between first tokens. A prompt whose uncached tokens are only guessed (not understood, or a cache that the router does
@@ -18,9 +22,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+NEVER = float("inf")
 MIN_STRETCH_TOKENS = 256
 """Less work says more about overheads than about speed."""
 MIN_STRETCH_S = 0.02
+MIN_SHARED_STRETCH_S = 0.5
+"""With prompts of others in it: these are told a little late."""
 NEW_SAMPLE_SHARE = 0.2
 MAX_MELTED_SHARE = 0.95
 
@@ -58,14 +65,20 @@ class UnitLoad:
     __slots__ = (
         "_computing_since_s",
         "_head",
+        "_others_head_s",
         "_queued_tokens",
+        "_stretch_is_clean",
+        "_stretch_is_shared",
         "_stretch_since_s",
         "_stretch_tokens",
         "_stretch_until_s",
         "_waiting",
+        "computed_tokens",
+        "peer_head_s",
         "prefill_tokens_per_s",
         "requests",
         "samples",
+        "sibling_head_s",
     )
 
     def __init__(self, prefill_tokens_per_s: float) -> None:
@@ -74,13 +87,20 @@ class UnitLoad:
         self.samples = 0
         self.requests = 0
         """Requests placed here that have not ended."""
+        self.computed_tokens = 0
+        """Uncached prompt tokens whose first token was seen, ever."""
+        self.peer_head_s = self.sibling_head_s = self._others_head_s = NEVER
+        """When the oldest waiting prompt of other routers, and of other workers, was placed here."""
         self._waiting: OrderedDict[Reservation, None] = OrderedDict()
         self._head: Reservation | None = None
         self._queued_tokens = 0
         self._computing_since_s = 0.0
+        self._stretch_is_clean = True
+        """All that was computed since the stretch began is counted, or will be told."""
+        self._stretch_is_shared = False
         self._stretch_since_s = 0.0
         self._stretch_until_s = 0.0
-        self._stretch_tokens = 0
+        self._stretch_tokens = 0.0
 
     def reserve(
         self, uncached_tokens: int, now_s: float, *, observable: bool = True, teaches: bool = True
@@ -100,6 +120,7 @@ class UnitLoad:
             self._computing_since_s = now_s
             self._end_stretch()
             self._begin_stretch(now_s)
+            self._stretch_is_clean = self._others_head_s == NEVER
         self._waiting[reservation] = None
         self._queued_tokens += uncached_tokens
         self.requests += 1
@@ -111,9 +132,11 @@ class UnitLoad:
             return
         if now_s - self._stretch_until_s >= MIN_STRETCH_S and self._end_stretch():
             self._begin_stretch(self._stretch_until_s)
-        self._stretch_tokens += reservation.uncached_tokens
+        if self._stretch_is_clean:
+            self._stretch_tokens += reservation.uncached_tokens
+        self.computed_tokens += reservation.uncached_tokens
         self._stretch_until_s = now_s
-        if not reservation.teaches:
+        if not (reservation.teaches and self._stretch_is_clean):
             self._begin_stretch(now_s)
         self._leave(reservation, now_s)
 
@@ -128,11 +151,36 @@ class UnitLoad:
             self._leave(reservation, now_s)
             self._begin_stretch(now_s)
 
+    def others_wait_since(self, *, peer_head_s: float | None = None, sibling_head_s: float | None = None) -> None:
+        """When others' oldest waiting prompts were placed here, `NEVER` for none; None leaves a figure as it is."""
+        self.peer_head_s = self.peer_head_s if peer_head_s is None else peer_head_s
+        self.sibling_head_s = self.sibling_head_s if sibling_head_s is None else sibling_head_s
+        self._others_head_s = min(self.peer_head_s, self.sibling_head_s)
+
+    def computed_for_others(self, tokens: float, now_s: float) -> None:
+        """The unit computed tokens of prompts that others placed: its speed shows in those, too."""
+        if self._head is None:
+            return
+        if self._stretch_is_clean:
+            self._stretch_tokens += tokens
+            self._stretch_is_shared = True
+        else:
+            # Some of it may have been computed before the stretch began; what follows, after.
+            self._begin_stretch(now_s)
+
+    def head_age_s(self, now_s: float) -> float | None:
+        """Return for how long the oldest prompt that is not computed has been placed here; None for none."""
+        self._settle(now_s)
+        return None if self._head is None else max(0.0, now_s - self._head.placed_s)
+
     def backlog_tokens(self, now_s: float) -> float:
         """Prompt tokens placed here that are not computed yet."""
         head = self._head
         if head is None:
             return 0.0
+        if self._others_head_s < head.placed_s:
+            self._settle(now_s)
+            return float(self._queued_tokens)
         if not head.observable:
             self._settle(now_s)
             head = self._head
@@ -152,6 +200,9 @@ class UnitLoad:
     def _settle(self, now_s: float) -> None:
         while self._head is not None:
             head = self._head
+            if self._others_head_s < head.placed_s:
+                self._computing_since_s = max(self._computing_since_s, now_s)  # another one is being computed
+                return
             done_s = self._computing_since_s + head.uncached_tokens / self.prefill_tokens_per_s
             if head.observable or done_s > now_s:
                 return
@@ -169,12 +220,14 @@ class UnitLoad:
 
     def _begin_stretch(self, now_s: float) -> None:
         self._stretch_since_s = self._stretch_until_s = now_s
-        self._stretch_tokens = 0
+        self._stretch_is_clean, self._stretch_is_shared = True, False
+        self._stretch_tokens = 0.0
 
     def _end_stretch(self) -> bool:
         """Learn from a stretch that is long enough to tell something; return whether it was."""
         elapsed_s = self._stretch_until_s - self._stretch_since_s
-        if elapsed_s < MIN_STRETCH_S or self._stretch_tokens < MIN_STRETCH_TOKENS:
+        least_s = MIN_SHARED_STRETCH_S if self._stretch_is_shared else MIN_STRETCH_S
+        if elapsed_s < least_s or self._stretch_tokens < MIN_STRETCH_TOKENS:
             return False
         self.samples += 1
         weight = max(NEW_SAMPLE_SHARE, 1.0 / (self.samples + 1))

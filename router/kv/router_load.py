@@ -1,36 +1,50 @@
 """What one router has in flight at a lane's units, as the other routers read it in Redis.
 
-The bytes are MessagePack `[version, router, [[unit, requests, tokens], ...]]`, an entry of the lane's load stream. Each
-entry tells all that the router has there: units it does not name have nothing. They are not signed: what is forged here
-makes placement worse, never wrong.
+The bytes are MessagePack `[version, router, [[unit, requests, tokens, head_age_s, computed_tokens], ...]]`, an entry of
+the lane's load stream. Each entry tells all that the router has there: units it does not name have nothing. They are
+not signed: what is forged here makes placement worse, never wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
 VERSION = 1
-MAX_BYTES = 256 * 1024
+MAX_BYTES = 512 * 1024
 MAX_ROWS = 4_096
 """Units in one entry; more are not told of."""
 MAX_ENTRIES = 1_024
 """About so many entries of a lane are kept: only each router's last one is of use."""
 KEEP_S = 60
 """A lane's load stream is gone after this when no router writes any."""
-_MAX_NAME = 256
-_MAX_REQUESTS = 1_000_000
-_MAX_TOKENS = 1e12
+NO_HEAD = -1.0
 
-Row = tuple[str, int, float]
-"""Unit; requests that have not ended; of their prompts, uncached tokens that are not computed."""
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+_Tokens = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
-@dataclass(frozen=True, slots=True)
-class RouterLoad:
+class Row(msgspec.Struct, array_like=True, frozen=True):
+    """A unit where a router has something.
+
+    Attributes:
+        requests: That have not ended.
+        tokens: Uncached tokens of their prompts that are not computed.
+        head_age_s: For how long the oldest prompt without a first token has been there; negative for none.
+        computed_tokens: Uncached prompt tokens that it had computed there, ever: it only grows.
+    """
+
+    unit: _Name
+    requests: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+    tokens: _Tokens
+    head_age_s: Annotated[float, msgspec.Meta(ge=-1, le=1e9)] = NO_HEAD
+    computed_tokens: _Tokens = 0.0
+
+
+class RouterLoad(msgspec.Struct, array_like=True, frozen=True):
     """One entry.
 
     Attributes:
@@ -38,13 +52,17 @@ class RouterLoad:
         rows: Units at which it has something.
     """
 
-    router: str
-    rows: tuple[Row, ...]
+    version: int
+    router: _Name
+    rows: list[Row]
 
 
-def encode(router: str, rows: Iterable[Row]) -> bytes:
+_DECODER = msgspec.msgpack.Decoder(RouterLoad)
+
+
+def encode(router: str, rows: Sequence[Row]) -> bytes:
     """Return the bytes of an entry."""
-    return msgspec.msgpack.encode([VERSION, router, list(rows)[:MAX_ROWS]])
+    return msgspec.msgpack.encode(RouterLoad(VERSION, router, list(rows[:MAX_ROWS])))
 
 
 def decode(data: bytes) -> RouterLoad | None:
@@ -52,23 +70,8 @@ def decode(data: bytes) -> RouterLoad | None:
     if len(data) > MAX_BYTES:
         return None
     try:
-        version, router, rows = msgspec.msgpack.decode(data)[:3]
-        found = tuple((unit, requests, tokens) for unit, requests, tokens in (row[:3] for row in rows[:MAX_ROWS]))
-    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, RecursionError):
+        load = _DECODER.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    if type(version) is not int or abs(version - VERSION) > 1 or not _is_name(router):
-        return None
-    return (
-        RouterLoad(router, tuple((row[0], row[1], float(row[2])) for row in found)) if all(map(_fits, found)) else None
-    )
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _MAX_NAME
-
-
-def _fits(row: tuple[object, object, object]) -> bool:
-    unit, requests, tokens = row
-    if not _is_name(unit) or type(requests) is not int or type(tokens) not in (int, float):
-        return False
-    return 0 <= requests <= _MAX_REQUESTS and math.isfinite(tokens) and 0 <= tokens <= _MAX_TOKENS  # type: ignore[arg-type,operator]
+    is_finite = all(math.isfinite(row.tokens + row.head_age_s + row.computed_tokens) for row in load.rows)
+    return load if is_finite and abs(load.version - VERSION) <= 1 and len(load.rows) <= MAX_ROWS else None

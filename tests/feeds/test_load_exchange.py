@@ -15,7 +15,7 @@ from router.fleet.facts import ReplicaFacts, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.fleet.ledger import Reservation
 from router.kv.keys import Keys, lane_of
-from router.kv.router_load import MAX_ENTRIES, encode
+from router.kv.router_load import MAX_ENTRIES, Row, encode
 
 REPLICAS = 40  # over all lanes
 
@@ -139,7 +139,7 @@ async def test_what_others_wrote_there_does_no_harm(link: RedisLink, redis_url: 
     one, two = Router(clock), Router(clock)
     await rounds(link, one, two)
     with sync_redis.Redis.from_url(redis_url) as client:
-        for data in (b"", b"\xff", encode("stranger", [("r0/0", 3, 5.0)]), bytes(300_000)):
+        for data in (b"", b"\xff", encode("stranger", [Row("r0/0", 3, 5.0)]), bytes(300_000)):
             client.xadd(Keys().load_stream(5), {"d": data})
         client.xadd(Keys().load_stream(5), {"x": b"1"})
         one.place(1, 640)

@@ -14,6 +14,7 @@ from router.kv import doubts, drains, registration, router_load, wire
 from router.kv.doubts import Doubt
 from router.kv.drains import Drain
 from router.kv.registration import Engine, RegisteredModel, Registration
+from router.kv.router_load import Row
 from router.kv.wire import BlocksBatch, Change, Heartbeat, Snapshot, StateChange
 
 UNIT, EPOCH = "pod-7/1", 1_764_500_000_000_000
@@ -59,7 +60,7 @@ LEASE = Registration(
     text_files={"tokenizer.json": "a" * 64},
 )
 DRAIN = Drain("pod-7", 1_764_500_600.0)
-LOAD = ("0123456789abcdef/0-01234567", [("pod-7/0", 3, 4096.0), (UNIT, 1, 0.0)])
+LOAD = ("0123456789abcdef/0-01234567", [Row("pod-7/0", 3, 4096.0, 0.25, 123_456.0), Row(UNIT, 1, 0.0)])
 DOUBT = Doubt(EPOCH, 1.5, HASHES)
 
 

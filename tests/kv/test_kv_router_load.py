@@ -8,17 +8,20 @@ import msgspec
 import pytest
 
 from router.kv import router_load
+from router.kv.router_load import Row
 
 
 def test_what_is_written_is_read() -> None:
-    """Name, units, requests, tokens."""
-    rows = (("r0/0", 2, 128.0), ("r1/0", 1, 0.0))
-    assert router_load.decode(router_load.encode("a/0", rows)) == router_load.RouterLoad("a/0", rows)
+    """Name, units, and what is told of them."""
+    rows = [Row("r0/0", 2, 128.0, 0.5, 4096.0), Row("r1/0", 1, 0.0)]
+    read = router_load.decode(router_load.encode("a/0", rows))
+    assert read is not None
+    assert (read.router, read.rows) == ("a/0", rows)
 
 
 def test_more_units_than_fit_are_left_out() -> None:
     """An entry is bounded whatever the fleet's size."""
-    data = router_load.encode("a/0", ((f"r{number}/0", 1, 1.0) for number in range(router_load.MAX_ROWS + 9)))
+    data = router_load.encode("a/0", [Row(f"r{number}/0", 1, 1.0) for number in range(router_load.MAX_ROWS + 9)])
     read = router_load.decode(data)
     assert read is not None
     assert len(read.rows) == router_load.MAX_ROWS
@@ -38,6 +41,9 @@ def test_more_units_than_fit_are_left_out() -> None:
         [1, "a", [["r0/0", 1, math.inf]]],
         [1, "a", [["r0/0", 1, math.nan]]],
         [1, "a", [["r0/0", True, 1.0]]],
+        [1, "a", [["r0/0", 1, 1.0, math.nan]]],
+        [1, "a", [["r0/0", 1, 1.0, 0.0, -1.0]]],
+        [1, "a", [["r0/0", 1, 1.0]] * (router_load.MAX_ROWS + 1)],
         [1, "a", [["r0/0", 10**9, 1.0]]],
         [1, "a", [[7, 1, 1.0]]],
         [1, "a", [["r0/0", 1]]],

@@ -82,7 +82,12 @@ def test_recorded_leases_orders_and_doubts_are_read(recorded: dict[str, Any], ma
     assert doubts.decode(bytes.fromhex(recorded["doubt"])) == made.DOUBT
     load = router_load.decode(bytes.fromhex(recorded["router load"]))
     assert load is not None
-    assert (load.router, list(load.rows)) == made.LOAD
+    name, rows = made.LOAD
+    assert load.router == name
+    # What came later than the record's version is left out there.
+    assert [(row.unit, row.requests, row.tokens) for row in load.rows] == [
+        (row.unit, row.requests, row.tokens) for row in rows
+    ]
 
 
 def of_next_version(data: bytes, *more: Any) -> bytes:
@@ -102,8 +107,12 @@ def test_the_next_versions_messages_are_read(made: ModuleType) -> None:
     chunks = [of_next_version(chunk, "new") for chunk in made.SNAPSHOT.encode_chunks(1024)]
     assert wire.decode_chunks(chunks).sequence == made.SNAPSHOT.sequence
     name, rows = made.LOAD
-    newer = msgspec.msgpack.encode([router_load.VERSION + 1, name, [[*row, "new"] for row in rows], "new"])
-    assert router_load.decode(newer) == router_load.decode(router_load.encode(name, rows))
+    more = [[*msgspec.structs.astuple(row), "new"] for row in rows]
+    newer = msgspec.msgpack.encode([router_load.VERSION + 1, name, more, "new"])
+    read = router_load.decode(newer)
+    assert read is not None
+    assert (read.router, read.rows) == (name, rows)
+    assert router_load.decode(msgspec.msgpack.encode([router_load.VERSION + 2, name, []])) is None
     assert (
         doubts.decode(msgspec.msgpack.encode([2, *msgspec.msgpack.decode(doubts.encode(made.DOUBT))[1:], 1]))
         is not None

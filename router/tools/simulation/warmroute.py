@@ -16,7 +16,7 @@ from router.config_placement import PlacementConfig
 from router.fleet.facts import EngineLoad, ReplicaFacts, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.fleet.ledger import UnitLoad
-from router.fleet.peers import PeerLoads
+from router.fleet.peers import EVERY_S, PeerLoads, row_of
 from router.fleet.replica import Unit
 from router.index.approximate import ApproximateMemory
 from router.index.expected import ExpectedBlocks
@@ -30,8 +30,10 @@ from router.tools.simulation.engine import Engine
 from router.tools.simulation.requests import Job
 from router.tools.simulation.timeline import Timeline
 
-SHARED_AFTER_S = 0.1
-"""From a request's placing to the other routers' knowing of it: written and read each 50 ms."""
+SHARED_AFTER_S = 0.015
+"""From a change to the other routers' knowing of it, where the last one is long enough ago: noticed, written, read."""
+MELTS_EVERY_S = 0.1
+"""How often tokens that melt are told while nothing else changes."""
 LOAD_EVERY_S = 0.5
 """How often engines' own figures reach the routers."""
 
@@ -112,11 +114,7 @@ class Router:
 
     def tell(self, name: str, others: Iterable[Router], now_s: float) -> None:
         """Tell other routers what is in flight here."""
-        rows = [
-            (unit.unit_id, unit.in_flight.requests, unit.in_flight.backlog_tokens(now_s))
-            for unit in self.fleet.units.values()
-            if unit.in_flight.requests
-        ]
+        rows = [row_of(unit, now_s) for unit in self.fleet.units.values() if unit.in_flight.requests]
         for other in others:
             if other is not self:
                 other.peers.hear(name, 0, rows, now_s)
@@ -139,6 +137,7 @@ class OwnPlacement:
         self._load_due_s = 0.0
         self._tells = hearing.shared_load and routers > 1 and not hearing.exact
         self._telling = False
+        self._told_s = 0.0
 
     def joined(self, replica: int, engine: Engine) -> None:
         """See `Rule`."""
@@ -195,20 +194,20 @@ class OwnPlacement:
         router.placer.finish(placement, self._timeline.now_s, outcome)
         self._tell_soon()
 
-    def _tell_soon(self) -> None:
-        """Something changed: have all routers told of it after the pause that the real ones make."""
+    def _tell_soon(self, after_s: float = SHARED_AFTER_S) -> None:
+        """Something changed: have all routers told of it, after as long as it takes the real ones."""
         if self._tells and not self._telling:
             self._telling = True
-            self._timeline.at(self._timeline.now_s + SHARED_AFTER_S, self._tell)
+            self._timeline.at(max(self._timeline.now_s + after_s, self._told_s + EVERY_S), self._tell)
 
     def _tell(self) -> None:
         self._telling = False
-        now_s = self._timeline.now_s
+        self._told_s = now_s = self._timeline.now_s
         for number, router in enumerate(self.routers):
             router.tell(str(number), self.routers, now_s)
             router.peers.settle(now_s)
         if self._placed:
-            self._tell_soon()
+            self._tell_soon(MELTS_EVERY_S)
 
     def _announce(self, replica: int, blocks: Iterable[int], stored: bool) -> None:
         hearing = self._hearing
