@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos bench-start bench-prompt bench-proxy bench-stall bench-agent bench-redis bench-leaving bench-accepting docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -53,8 +53,11 @@ bench-start: $(VENV)/.test ## how long a router that starts reads 100 replicas o
 bench-prompt: $(VENV)/.test ## what a prompt's chain costs: next turn of a long chat, fresh tokens, memory
 	@$(BIN)/python -m loadtest.bench.prompt $(ARGS)
 
-bench-proxy: $(VENV)/.test ## what the data plane costs: requests/s, latency, streams, where the time goes; ARGS=--hold: memory
+bench-proxy: $(VENV)/.test ## what the data plane costs: requests/s, latency, streams, where the time goes; ARGS=--hold: memory, --observability: what taking note costs
 	@$(BIN)/python -m loadtest.bench.proxy $(ARGS)
+
+bench-decisions: $(VENV)/.test ## memory of decisions, ledger and metrics after 100,000 decisions (limit: 60 MB)
+	@$(BIN)/python -m loadtest.bench.decisions $(ARGS)
 
 bench-stall: $(VENV)/.test ## health checks while 16 prompts of 100,000 fresh tokens come in at once (limit: p99 of 50 ms)
 	@$(BIN)/python -m loadtest.bench.stall $(ARGS)

@@ -265,6 +265,7 @@ class App:
             token_cache=self.texts.token_cache,
             tls=self._tls.engines,
             limits=self._limits,
+            tracing=self.recorder.tracing,
         )
         engines = EngineRequests(session, self._tls.engines, self._engine_key)
         self._warmer = self._core.warmer(self.config.placement.warming, engines, self.clock)

@@ -35,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "simengine": Command("replica.simengine.command", "sim", "a simulated vLLM replica"),
     "simulate": Command("router.tools.simulate", "sim", "what each policy gives on a trace, in virtual time"),
     "chain": Command("router.tools.chain", "router", "what the router makes of a request: tokens and block hashes"),
+    "explain": Command("router.tools.explain", "router", "why a request went where it went, or would go"),
     "drain": Command("router.tools.drain", "router", "have a replica take no new requests, or let it again"),
     "doctor": Command("router.tools.doctor", "router", "what is wrong with a router or an engine, what to type"),
 }

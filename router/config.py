@@ -20,6 +20,7 @@ from router.config_placement import PlacementConfig
 from router.config_section import Section
 from router.config_tenants import IsolationConfig, TenantConfig, UpstreamConfig
 from router.config_tls import ListenTlsConfig
+from router.config_tracing import TracingConfig
 from router.kv.addresses import check_allow, check_engine_url, check_host_name, normalised_url
 from router.kv.redis_url import check_redis_url, missing_files
 
@@ -190,6 +191,7 @@ class RouterConfig(Section):
         description="who may send requests: a list, or a file that holds one; none: anyone may, and API keys pass on",
     )
     tenants_file: Path | None = Field(None, description="file that holds the list (or write its name as `tenants`)")
+    tracing: TracingConfig = Field(default_factory=TracingConfig)  # type: ignore[arg-type]
     abort_on_half_close: bool = Field(
         False,
         description="take a client that has finished sending (FIN) for one that has left; without it the router finds "

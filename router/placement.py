@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from router.config_placement import PlacementConfig
+from router.config_placement import PlacementConfig, WeightsConfig
 from router.errors import NoReplicaError, NoRoomError
 from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
@@ -189,14 +189,30 @@ class Placer:
             now_s,
         )
 
-    def explain(self, prompt: Prompt, now_s: float, request_id: str = "", wishes: Wishes = NO_WISHES) -> Decision:
+    def explain(
+        self,
+        prompt: Prompt,
+        now_s: float,
+        request_id: str = "",
+        wishes: Wishes = NO_WISHES,
+        weights: WeightsConfig | None = None,
+    ) -> Decision:
         """Return the decision that a prompt would get now; nothing is reserved.
+
+        Args:
+            weights: Others than the configured ones.
 
         Raises:
             ModelNotFoundError, NoReplicaError: As for `place`.
         """
-        survey = self._survey(prompt, now_s, ())
         profile = self._profile if wishes.policy is None else self._other(wishes.policy)
+        if weights is not None:
+            profile = Profile(profile.config.model_copy(update={"weights": weights}))
+        self._surveyor.config = profile.config
+        try:
+            survey = self._survey(prompt, now_s, ())
+        finally:
+            self._surveyor.config = self._config
         pick = profile.decide(survey.candidates, self._choice(survey))
         if self._affinity is not None and wishes.session is not None:
             pick = self._keep_session(self._affinity, wishes.session, survey, pick, now_s)

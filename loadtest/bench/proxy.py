@@ -10,7 +10,8 @@ and access log are on; each of the 256 prompts is sent once before it is measure
 - where the time of a request goes (of a router whose stages are timed, which costs some itself).
 
 With `--hold` instead: memory after 100,000 distinct prompts of 8 KB, with 10,000 idle connections, and with 2,000
-streams. For sglang-router: `pip install sglang-router`, and point `--sglang` at the command if it is not on the path.
+streams. With `--observability`: what decisions, ledger, metrics and access log cost. For sglang-router:
+`pip install sglang-router`, and point `--sglang` at the command if it is not on the path.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,7 @@ import uvloop
 from loadtest.bench.proxy_fleet import MODEL
 from loadtest.bench.proxy_hold import hold
 from loadtest.bench.proxy_load import MARK, Heard, Requests, chat, run
+from loadtest.bench.proxy_notes import compare, folder_of
 
 TOKENIZER = Path(__file__).parents[1] / "workloads/tokenizer"
 PROMPTS = 256
@@ -205,6 +207,15 @@ def config(urls: Sequence[str], port: int, folder: Path) -> Path:
     return file
 
 
+def started(stack: ExitStack, name: str, command: Sequence[str], ports: Sequence[int], folder: Path) -> tuple[int, int]:
+    """Start a router by a command; return its port and process id."""
+    port, urls = free_port(), [f"http://127.0.0.1:{each}" for each in ports]
+    file = config(urls, port, folder_of(folder, name))
+    router = stack.enter_context(process([*command, "router", "--config", str(file)], 0, folder / f"{name}.log"))
+    await_answer(port)
+    return port, router.pid
+
+
 def stages(ports: Sequence[int], case: Case, seconds: float, folder: Path) -> None:
     """Print where the time of a request goes."""
     port, file = free_port(), folder / "stages.json"
@@ -232,6 +243,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="for so long each time (default: 2)")
     parser.add_argument("--sglang", default=shutil.which("sglang-router"), help="its command (default: as found)")
     parser.add_argument("--hold", action="store_true", help="measure memory instead, for some minutes")
+    parser.add_argument(
+        "--observability", action="store_true", help="measure instead what taking note costs, against a limit of 8%%"
+    )
     parser.add_argument("--streams-s", type=float, default=60.0, help="with --hold: how long streams run (default: 60)")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends, too
@@ -251,6 +265,14 @@ def main() -> None:
                     await_answer(port)
                     hold(port, lambda: rss_mb(router.pid), args.streams_s)
                 return
+            if args.observability:
+                held = compare(
+                    CASES[:2],
+                    max(args.runs, 7),
+                    lambda stack, name, command: started(stack, name, command, ports, folder),
+                    lambda port, pid, case: measure(port, pid, case, args.seconds),
+                )
+                sys.exit(0 if held else 1)
             for case in CASES:
                 show("no proxy", case, [measure(ports[0], None, case, args.seconds) for _ in range(args.runs)])
             for name, command, port in compared:

@@ -11,7 +11,7 @@ import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import cast
 
 from aiohttp import web
@@ -22,23 +22,21 @@ from router.admin import drains
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
 from router.admin.decision_views import decision_view, in_order, order_of
 from router.admin.endpoints import ENDPOINTS
+from router.admin.explaining import MAX_EXPLAIN_BYTES, Explaining
 from router.admin.live import Live
 from router.admin.own_source import OwnSource, add_parts
 from router.admin.replies import HEADERS, REQUEST_ID, UnauthorizedError, json_answer, refusal, request_id_of
 from router.admin.reuse_views import engine_views, traffic_view
 from router.admin.views import masked_config, replica_view, shadow_view, text_views
 from router.config import RouterConfig
-from router.config_placement import POLICIES
 from router.config_reload import ReloadReport
 from router.errors import (
     BodyTooLargeError,
     MalformedRequestError,
     MethodNotAllowedError,
     PathNotFoundError,
-    PolicyRefusedError,
     ReplicaNotFoundError,
     RequestError,
-    RequestTimeoutError,
     WarmrouteError,
 )
 from router.fleet.fleet import Fleet
@@ -47,15 +45,12 @@ from router.index.prefix_index import PrefixIndex
 from router.placement import Placer
 from router.request.prompt import Prompt
 from router.request.reader import PromptReader
-from router.scheduling.wishes import Wishes
 from router.telemetry.chain_samples import ChainSamples
-from router.telemetry.metrics import CONTENT_TYPE, Metrics
+from router.telemetry.metrics import CONTENT_TYPE, OPEN_METRICS_TYPE, Metrics
 from router.telemetry.recorder import Recorder
 from router.texts import ModelTexts
 
 LOG = logging.getLogger("warmroute.admin")
-MAX_EXPLAIN_BYTES = 8 * 2**20
-EXPLAINS_AT_ONCE = 2
 DEFAULT_DECISIONS = 50
 _HASH = re.compile(r"[0-9a-fA-F]{16}\Z")
 CLIENT_LEFT = 499
@@ -98,13 +93,18 @@ class AdminView:
     drains: drains.DrainControl | None = None
     chains: ChainSamples = field(default_factory=ChainSamples)
 
+    async def completed(self, prompt: Prompt, path: str, body: bytes) -> Prompt:
+        """Return the prompt with what a replica tells of it."""
+        return prompt if self.complete is None else await self.complete(prompt, path, body)
+
 
 class Endpoints:
     """The handlers; one method a row of the table."""
 
-    def __init__(self, view: AdminView) -> None:
+    def __init__(self, view: AdminView, *, is_private: bool = False) -> None:
         self._view = view
-        self._explains = asyncio.Semaphore(EXPLAINS_AT_ONCE)
+        self._is_private = is_private
+        self._explaining = Explaining(view)
         self._block_lists = asyncio.Semaphore(1)
 
     async def healthz(self, request: web.Request) -> web.Response:
@@ -118,7 +118,10 @@ class Endpoints:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Return all metrics."""
-        return web.Response(body=self._view.metrics.render(), headers={**HEADERS, "content-type": CONTENT_TYPE})
+        open_metrics = wants_open_metrics(request)
+        content_type = OPEN_METRICS_TYPE if open_metrics else CONTENT_TYPE
+        body = self._view.metrics.render(open_metrics=open_metrics)
+        return web.Response(body=body, headers={**HEADERS, "content-type": content_type})
 
     async def counts(self, request: web.Request) -> web.Response:
         """Return what was counted, without what is read at scrape."""
@@ -173,30 +176,12 @@ class Endpoints:
     async def ledger(self, request: web.Request) -> web.Response:
         """Return the reuse ledger."""
         recorder, replicas = self._view.recorder, list(self._view.fleet.replicas.values())
-        return json_answer({**recorder.ledger.to_dict(), "replicas": engine_views(recorder.traffic, replicas)})
+        ledger = recorder.ledger.to_dict(sketches=self._is_private)
+        return json_answer({**ledger, "replicas": engine_views(recorder.traffic, replicas)})
 
     async def explain(self, request: web.Request) -> web.Response:
         """Decide without sending."""
-        try:
-            async with asyncio.timeout(self._view.config.timeouts.request_s):
-                body = await request.read()
-        except TimeoutError:
-            # Also a body whose chunks are malformed after the first: aiohttp waits for the rest.
-            raise RequestTimeoutError("the body did not come in time") from None
-        async with self._explains:
-            path = request.query.get("path") or ("/v1/chat/completions" if b'"messages"' in body else "/v1/completions")
-            prompt = await asyncio.to_thread(self._view.reader.read, path, body)
-            if self._view.complete is not None:
-                prompt = await self._view.complete(prompt, path, body)
-            wishes = Wishes(policy=_policy_of(request))
-            decision = decision_view(
-                self._view.placer.explain(prompt, self._view.clock(), wishes=wishes), self._view.fleet
-            )
-            if request.query.get("tokens") == "1":
-                # The caller's own body, so its tokens are no news to the caller.
-                decision["token_ids"] = None if prompt.token_ids is None else [*prompt.token_ids]
-                decision["media"] = [asdict(item) for item in prompt.media]
-            return json_answer(decision)
+        return json_answer(await self._explaining.explain(request))
 
     async def shadow(self, request: web.Request) -> web.Response:
         """Return what other weights would have done."""
@@ -221,6 +206,11 @@ class Endpoints:
         return json_answer({**masked_config(self._view.config), "reload": self._view.report.to_dict()})
 
 
+def wants_open_metrics(request: web.Request) -> bool:
+    """Tell whether a scrape takes OpenMetrics, as Prometheus does by itself."""
+    return "application/openmetrics-text" in request.headers.get("accept", "")
+
+
 def limit_of(request: web.Request, default: int) -> int:
     """Return the query's `limit`; raises MalformedRequestError."""
     text = request.query.get("limit", str(default))
@@ -233,10 +223,11 @@ def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application
     """Return the application with every endpoint of the table.
 
     Args:
-        is_private: Only the router's own supervisor can connect: no token is asked for, `/counts` has the counters and
-            histograms alone, and `/totals`, `/view` and `/hot` are what it adds up for the live view.
+        is_private: Only the router's own supervisor can connect: no token is asked for, the ledger has sketches,
+            `/counts` has the counters and histograms alone, and `/totals`, `/view` and `/hot` are what it adds up for
+            the live view.
     """
-    endpoints = Endpoints(view)
+    endpoints = Endpoints(view, is_private=is_private)
     door = [] if is_private else [token_check(lambda: view.config.admin.token)]
     app = web.Application(
         middlewares=[errors, *door], client_max_size=min(MAX_EXPLAIN_BYTES, view.config.limits.body_bytes)
@@ -289,13 +280,6 @@ async def _answer(request: web.Request, handler: Handler, request_id: str) -> we
     except Exception:
         LOG.exception("an admin endpoint failed", extra={"path": request.path})
         return refusal(WarmrouteError("the router failed to answer; its log says why"), request_id)
-
-
-def _policy_of(request: web.Request) -> str | None:
-    policy = request.query.get("policy")
-    if policy is not None and policy not in POLICIES:
-        raise PolicyRefusedError(f"`policy` must be one of: {', '.join(POLICIES)}", param="policy")
-    return policy
 
 
 def token_check(token: Callable[[], str | None]) -> Middleware:

@@ -40,7 +40,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "200 when it may take traffic, else 503 with the reasons; needs no token",
         is_open=True,
     ),
-    Endpoint("GET", "/metrics", "metrics", "Prometheus metrics"),
+    Endpoint(
+        "GET",
+        "/metrics",
+        "metrics",
+        "Prometheus metrics; as OpenMetrics, with traces for exemplars, where `Accept` takes it",
+    ),
     Endpoint(
         "GET",
         "/admin/replicas",
@@ -78,7 +83,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "explain",
         "the decision that an OpenAI body would get now, nothing is sent; "
         "`?path=` names its endpoint (default: by the body, chat or completions), `?policy=` another policy, "
-        "`?tokens=1` adds its `token_ids` and `media`",
+        "`?weights={...}` other weights (JSON, those of `placement.weights`), `?tokens=1` "
+        "adds its `token_ids` and `media`",
     ),
     Endpoint(
         "GET",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from router.fleet.replica import Replica
-from router.telemetry.instruments import Distribution
 from router.telemetry.replica_traffic import ReplicaTraffic, Traffic
+from router.telemetry.table import TTFT_SECONDS
 
 
 def traffic_view(found: ReplicaTraffic | None) -> dict[str, Any] | None:
     """Return what a replica did with this router's requests since it joined; None where it had none."""
     if found is None:
         return None
-    return {
+    figures = {
         "good": found.good,
         "failed": found.failed,
         "aborted": found.aborted,
@@ -22,18 +23,28 @@ def traffic_view(found: ReplicaTraffic | None) -> dict[str, Any] | None:
         "captured_tokens": found.captured_tokens,
         "delivered_tokens": found.delivered_tokens,
         "unobserved_tokens": found.unobserved_tokens,
-        "hit_share": _share(found.delivered_tokens, found.observed_prompt_tokens),
-        "ttft_p50_s": quantile(found.ttft_s, 0.5),
-        "ttft_p90_s": quantile(found.ttft_s, 0.9),
+        "ttft_counts": list(found.ttft_s.counts),
+    }
+    return with_quantiles(figures)
+
+
+def with_quantiles(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return a replica's traffic with what follows from its counts."""
+    counts = figures["ttft_counts"]
+    return {
+        **figures,
+        "hit_share": _share(figures["delivered_tokens"], figures["observed_prompt_tokens"]),
+        "ttft_p50_s": quantile(TTFT_SECONDS, counts, 0.5),
+        "ttft_p90_s": quantile(TTFT_SECONDS, counts, 0.9),
     }
 
 
-def quantile(values: Distribution, share: float) -> float | None:
+def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
     """Return a quantile by a histogram's buckets, interpolated within one; None of nothing, or past the last bound."""
-    wanted, below, lower = share * sum(values.counts), 0, 0.0
+    wanted, below, lower = share * sum(counts), 0, 0.0
     if not wanted:
         return None
-    for bound, count in zip(values.bounds, values.counts, strict=False):
+    for bound, count in zip(bounds, counts, strict=False):
         if below + count >= wanted:
             return round(lower + (bound - lower) * (wanted - below) / count, 6)
         below, lower = below + count, bound
@@ -62,6 +73,7 @@ def engine_views(traffic: Traffic, replicas: list[Replica]) -> list[dict[str, An
                     "query_tokens": counted.queries,
                     "hit_tokens": counted.hits,
                     "hit_share": _share(counted.hits, counted.queries),
+                    "hit_share_lately": None if counted.lately is None else round(counted.lately, 4),
                 },
                 "hidden_hit_tokens": None if counted is None else max(0, counted.hits - delivered),
             }

@@ -153,7 +153,7 @@ class Fleet:
         known = unit.in_flight.requests + unit.sibling_requests + unit.peer_requests
         unit.foreign_requests = 0 if load is None else max(0, load.running + load.waiting - known)
         if load is not None and load.query_tokens is not None and load.hit_tokens is not None:
-            unit.cache_counts.told(load.query_tokens, load.hit_tokens)
+            unit.cache_counts.told(load.query_tokens, load.hit_tokens, load.at_s)
 
     def mark_draining(self, replica_id: str, draining: bool = True) -> None:
         """Take a replica out of the choice, or put it back, without touching what runs there."""

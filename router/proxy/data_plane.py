@@ -35,6 +35,7 @@ from router.request.auth.tenants import Tenants
 from router.request.prompt import Prompt
 from router.request.remote import RemoteTokenizer
 from router.request.token_cache import TokenCache
+from router.telemetry.tracing import Tracing
 from router.tls import EngineTls
 
 MODELS_PATH = "/v1/models"
@@ -52,6 +53,7 @@ class DataPlane:
         token_cache: Where the chains of what they answer are kept.
         tls: How to speak to engines at https:// addresses; None: by the system's CAs.
         limits: What tenants may still use; its own if left out.
+        tracing: Chooses requests whose spans are told; None: none.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class DataPlane:
         token_cache: TokenCache | None = None,
         tls: EngineTls | None = None,
         limits: TenantLimits | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._config = config
         self._fleet = fleet
@@ -96,6 +99,7 @@ class DataPlane:
             remote=remote,
             token_cache=token_cache,
         )
+        self.forwarder.tracing = tracing
         self.door = Door(
             loop=self._loop,
             limits=config.limits,

@@ -16,6 +16,7 @@ from router.proxy.usage import UsageTap
 from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
 from router.scheduling.wishes import NO_WISHES, Wishes
+from router.telemetry.tracing import Trace
 
 Headers = list[tuple[bytes, bytes]]
 """Header pairs as received: spelling, order and repeats kept, white space around the value gone."""
@@ -92,11 +93,14 @@ class Request:
         account: Whose request it is; None without tenants.
         rank: The data-parallel rank that the client chose, where it may.
         wishes: What it asks of its placement.
+        admitted_s: When its tenant was found, by the clock of `arrived_s`; None without tenants.
+        trace: What is noted of it for its spans; None: it is not traced.
         cors: Header lines of the answer for pages in browsers, instead of an engine's; None: the engine's own pass.
     """
 
     __slots__ = (
         "account",
+        "admitted_s",
         "arrived_s",
         "body",
         "client",
@@ -112,6 +116,7 @@ class Request:
         "rank",
         "request_id",
         "target",
+        "trace",
         "version",
         "wishes",
     )
@@ -151,6 +156,8 @@ class Request:
         self.cors: bytes | None = None
         self.rank: int | None = None
         self.wishes: Wishes = NO_WISHES
+        self.admitted_s: float | None = None
+        self.trace: Trace | None = None
 
 
 class ExchangeListener(Protocol):

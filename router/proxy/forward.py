@@ -25,6 +25,7 @@ from router.request.prompt import Prompt
 from router.request.remote import RemoteTokenizer
 from router.request.token_cache import TokenCache
 from router.scheduling.retry_budget import RetryBudget
+from router.telemetry.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Forwarder:
         reading = PromptReading(loop, reader, fleet.namings, limits)
         asking = RemoteReading(loop, remote, fleet, reading, recorder, limits, token_cache) if remote else None
         self.prompts = Prompts(reader, reading, asking, limits.inline_body_bytes, client_templates)
+        self.tracing: Tracing | None = None
         self.running: set[Forwarding] = set()
         self.begun = 0
         """Requests so far."""
@@ -111,7 +113,10 @@ class Forwarder:
         """
         begun_s = time.perf_counter()
         placement = self.placer.place(prompt, request.request_id, time.monotonic(), tried, request.wishes)
-        self.recorder.placed(placement.decision, time.perf_counter() - begun_s)
+        took_s = time.perf_counter() - begun_s
+        self.recorder.placed(placement.decision, took_s)
+        if request.trace is not None:
+            request.trace.placed.append((placement, took_s))
         return placement
 
     def count_failure(self, replica: Replica, *, refused_connection: bool) -> None:
@@ -124,6 +129,9 @@ class Forwarder:
     def forward(self, exchange: Exchange) -> None:
         """Take an exchange; it is answered, whatever happens."""
         self.begun += 1
+        if self.tracing is not None:
+            request = exchange.request
+            request.trace = self.tracing.begin(request.headers, request.arrived_s, request.admitted_s)
         way = ContinuingForwarding if self.continues else Forwarding
         way(self, exchange).begin()
 

@@ -32,6 +32,7 @@ from router.proxy.wishes import session_number
 from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
 from router.scheduling.wishes import Wishes
+from router.telemetry.tracing import Ended, Trace, Tracing
 
 if TYPE_CHECKING:
     from router.proxy.forward import Forwarder
@@ -95,6 +96,9 @@ class Forwarding(Placing):
     def _prompt_read(self, prompt: Prompt, seconds: float) -> None:
         self._prompting = None
         self._prompt = prompt
+        trace = self._exchange.request.trace
+        if trace is not None:
+            trace.read_s, trace.reading_s, trace.render_s = time.monotonic(), seconds, prompt.render_s
         self._forwarder.recorder.prompt_read(seconds, prompt.reason)
         if prompt.conversation is not None:
             request = self._exchange.request
@@ -321,5 +325,20 @@ class Forwarding(Placing):
         self._finish_placement(outcome)
         if self._account is not None:
             self._account.ended(outcome, prompt, answered=self._sent_s > 0)
+        trace = self._exchange.request.trace
+        if trace is not None and forwarder.tracing is not None:
+            self._trace_ended(forwarder.tracing, trace, outcome)
         facts = facts_of(self._exchange, prompt.model if prompt else None, stream=prompt is not None and prompt.stream)
         forwarder.recorder.finished(placement, outcome, facts)
+
+    def _trace_ended(self, tracing: Tracing, trace: Trace, outcome: Outcome) -> None:
+        request, prompt = self._exchange.request, self._prompt
+        trace.sent_s = self._sent_s or None
+        if self._ttft_s is not None:
+            trace.first_token_s = self._started_s + self._ttft_s
+        model, tenant = (
+            None if prompt is None else prompt.model,
+            None if request.account is None else request.account.name,
+        )
+        path = request.path
+        tracing.end(trace, Ended(request.method, path, request.request_id, model, tenant, outcome, time.monotonic()))

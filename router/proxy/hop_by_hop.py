@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from router.proxy.exchange import Headers, Request
+from router.telemetry.tracing import TRACEPARENT
 
 _CONNECTION_ONLY = frozenset(
     (
@@ -55,7 +56,10 @@ def engine_head(request: Request, authority: bytes, rank: int | None) -> bytes:
         rank: The data-parallel rank chosen; None where the replica has one only.
     """
     lines = request.crossing
-    if lines is None:
+    if request.trace is not None:
+        lines = crossing_lines(request.headers, request.dropped | {TRACEPARENT})
+        lines += b"%b: %b\r\n" % (TRACEPARENT, request.trace.header)
+    elif lines is None:
         lines = crossing_lines(request.headers, request.dropped)
     head = b"%b %b%b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n" % (
         request.method.encode("ascii"),

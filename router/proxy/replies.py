@@ -72,7 +72,8 @@ def facts_of(exchange: Exchange, model: str | None = None, *, stream: bool = Fal
     """Return what the records keep of a request."""
     request = exchange.request
     tenant = None if request.account is None else request.account.name
-    return RequestFacts(request.request_id, request.method, request.path, model, stream, tenant)
+    trace_id = None if request.trace is None else request.trace.name
+    return RequestFacts(request.request_id, request.method, request.path, model, stream, tenant, trace_id)
 
 
 def own_outcome(exchange: Exchange, status: int, error: str | None) -> Outcome:

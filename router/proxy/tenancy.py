@@ -78,6 +78,7 @@ class Tenancy:
         except InvalidApiKeyError as error:
             # A browser asks without the key whether it may send one.
             return None if _is_preflight(request) else error
+        request.admitted_s = time.monotonic()
         request.account = TenantRequest(tenant, self.limits, self._assumed_answer_tokens, self._longest)
         try:
             self.limits.take_request(tenant, time.monotonic())

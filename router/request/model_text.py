@@ -6,7 +6,9 @@ Follows what vLLM 0.32 does with transformers 5. Tokenizers that are Python code
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -98,13 +100,15 @@ class ModelText:
         Raises:
             NotUnderstoodError: With the reason.
         """
+        begun_s = time.perf_counter()
         try:
             text = self.render_chat(body, dialect)
         except NotUnderstoodError as error:
             if error.reason is not Reason.MEDIA or body.get("chat_template") or keep.tokens is not None:
                 raise
             return self._before_media(body, add_special_tokens, dialect)
-        return self.tokens(text, add_special_tokens, keep)
+        render_s = time.perf_counter() - begun_s
+        return replace(self.tokens(text, add_special_tokens, keep), render_s=render_s)
 
     def tokens(self, text: str, add_special_tokens: bool, keep: Keep = ALL) -> Tokens:
         """Return the tokens of a text.

@@ -67,6 +67,7 @@ class Prompt:
         other_tokens: Tokens of the further prompts of a batch, estimated where they are text.
         conversation: What names the conversation that it is of, where that is asked for; else None.
         trail: Where its chain is looked up and kept; None: it is hashed whole.
+        render_s: What its chat template took, where it was rendered for this request.
     """
 
     kind: Kind
@@ -85,6 +86,7 @@ class Prompt:
     other_tokens: int = 0
     conversation: bytes | None = field(default=None, repr=False)
     trail: Trail | None = field(default=None, repr=False, compare=False)
+    render_s: float = field(default=0.0, compare=False)
     chains: Chains = field(default_factory=Chains, init=False, repr=False, compare=False)
 
     def until_now(self, reason: Reason) -> Prompt:
@@ -118,6 +120,7 @@ class Prompt:
         copy.conversation = self.conversation
         copy.trail = self.trail
         copy.chains = self.chains
+        copy.render_s = 0.0
         return copy
 
     def chain(self, scheme: Scheme, lora: Lora | None, pause: Callable[[], None] | None = None) -> list[int]:

@@ -172,6 +172,7 @@ class PromptReader:
         prompt.tokens = max(len(tokens.ids), tokens.estimate)
         prompt.reason = tokens.stopped
         prompt.trail = tokens.trail
+        prompt.render_s = tokens.render_s
 
     def _tokens(self, prompt: Prompt, body: Mapping[str, Any], shape: Shape, way: _Way) -> Tokens:
         if shape in (Shape.EMBEDDING, Shape.POOLING):

@@ -54,9 +54,11 @@ class Tokens:
         trail: The pieces that they are made of, when all of them are kept; else None.
         stopped: Why the ids end before the prompt does; None when they are all of it.
         estimate: Tokens of the whole prompt, by estimate, when the ids end before it does.
+        render_s: What the chat template took.
     """
 
     ids: Sequence[int]
     trail: Trail | None = None
     stopped: Reason | None = None
     estimate: int = 0
+    render_s: float = 0.0

@@ -31,9 +31,10 @@ class RequestFacts:
         model: As the body names it.
         stream: Whether the answer was asked for as a stream.
         tenant: Whose it is; None where it is nobody's.
+        trace_id: Of its trace, 32 hex digits; None where it is not traced.
     """
 
-    __slots__ = ("method", "model", "path", "request_id", "stream", "tenant")
+    __slots__ = ("method", "model", "path", "request_id", "stream", "tenant", "trace_id")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class RequestFacts:
         model: str | None = None,
         stream: bool = False,
         tenant: str | None = None,
+        trace_id: str | None = None,
     ) -> None:
         self.request_id = request_id
         self.method = method
@@ -50,6 +52,7 @@ class RequestFacts:
         self.model = model
         self.stream = stream
         self.tenant = tenant
+        self.trace_id = trace_id
 
 
 class AccessLog:
@@ -81,6 +84,7 @@ class AccessLog:
         self._status, self._model, self._total_s, self._ttft_s = map(key, ("status", "model", "total_s", "ttft_s"))
         self._error, self._retries = key("error"), key("retries")
         self._tenant, self._queued_s = key("tenant"), key("queued_s")
+        self._trace_id = key("trace_id")
         self._yes, self._no = ("true", "false") if self._json else ("True", "False")
         self._stream_is = {stream: key("stream") + (self._yes if stream else self._no) for stream in (True, False)}
         self._aborted = key("aborted") + self._yes
@@ -109,6 +113,8 @@ class AccessLog:
             ended = "" if outcome.error is None else self._error + self._text(outcome.error)
             ended += self._aborted if outcome.aborted else ""
         placed = "" if decision is None else self._placed_text(decision, outcome.cached_tokens)
+        if facts.trace_id is not None:
+            placed += self._trace_id + self._own(facts.trace_id)
         self.writer.add(
             f"{self._clock}.{milliseconds:03d}{self._begin}{self._own(facts.request_id)}{asked}"
             f"{outcome.total_s:.6f}{ttft}{ended}{placed}{self._end}"

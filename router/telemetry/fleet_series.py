@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -99,6 +99,20 @@ def _engine_figures(replicas: list[Replica]) -> Iterator[Metric]:
             waiting.add_metric([replica_id], sum(load.waiting for load in known))
             usage.add_metric([replica_id], sum(load.kv_usage for load in known) / len(known))
     yield from (running, waiting, usage)
+    yield from _cache_counts(replicas)
+
+
+def _cache_counts(replicas: list[Replica]) -> Iterator[Metric]:
+    row, share = spec("warmroute_replica_engine_cache_tokens_total"), _family("warmroute_replica_engine_hit_share")
+    tokens = CounterMetricFamily(row.name, row.meaning, labels=row.labels)
+    for replica in replicas:
+        counts = replica.cache_counts()
+        if counts is not None:
+            tokens.add_metric([replica.replica_id, "query"], counts.queries)
+            tokens.add_metric([replica.replica_id, "hit"], counts.hits)
+            if counts.lately is not None:
+                share.add_metric([replica.replica_id], counts.lately)
+    yield from (tokens, share)
 
 
 def _per_replica(name: str, replicas: list[Replica], value: Callable[[Replica], float]) -> GaugeMetricFamily:

@@ -7,12 +7,13 @@ here. All counting is done on one thread, the loop's; what it exposes is still w
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from router.telemetry.table import MetricSpec
@@ -34,10 +35,12 @@ class Distribution:
         bounds: Upper bounds of its buckets, rising; one without a bound follows by itself.
     """
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
+        self.exemplars: dict[int, Exemplar] = {}
+        """By place of a bucket: the last traced request that fell into it."""
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
@@ -45,6 +48,19 @@ class Distribution:
         """Count one value; a bucket holds what is at most its bound."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def traced(self, value: float, trace_id: str, at_unix_s: float) -> None:
+        """A value that was counted belongs to a trace: it is shown as its bucket's example."""
+        self.exemplars[bisect_left(self.bounds, value)] = Exemplar({"trace_id": trace_id}, value, at_unix_s)
+
+    def buckets(self, names: Sequence[str]) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+        """Return the buckets as families take them; `names` are of their bounds."""
+        exemplars = self.exemplars
+        cumulative = zip(names, accumulate(self.counts), strict=True)
+        return [
+            (name, count, exemplars[place]) if place in exemplars else (name, count)
+            for place, (name, count) in enumerate(cumulative)
+        ]
 
 
 class Instruments(Collector):
@@ -110,7 +126,7 @@ class Instruments(Collector):
         family = HistogramMetricFamily(row.name, row.meaning, labels=row.labels)
         names = [*map(floatToGoString, row.buckets), "+Inf"]
         for labels, found in list(self._distributions[row.name].items()):
-            family.add_metric(labels, list(zip(names, accumulate(found.counts), strict=True)), found.total)
+            family.add_metric(labels, found.buckets(names), found.total)
         return family
 
     def _check(self, name: str, labels: tuple[str, ...]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -95,8 +94,7 @@ class TrafficSeries(Collector):
             values = (found.prompt_tokens, found.captured_tokens, found.delivered_tokens, found.unobserved_tokens)
             for stage, value in zip(_REPLICA_STAGES, values, strict=True):
                 tokens.add_metric([replica_id, stage], value)
-            counts = list(zip(bounds, accumulate(found.ttft_s.counts), strict=True))
-            ttft.add_metric([replica_id], counts, found.ttft_s.total)
+            ttft.add_metric([replica_id], found.ttft_s.buckets(bounds), found.ttft_s.total)
         yield from (ended, tokens, ttft)
 
 

@@ -5,20 +5,24 @@ What every request counts is looked up once and kept; see `router.telemetry.inst
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from router.errors import WarmrouteError
 from router.scheduling.decision import Outcome
+from router.telemetry.access_log import RequestFacts
 from router.telemetry.instruments import Count, Distribution, Instruments
 from router.telemetry.table import METRICS, MetricSpec, metrics_table
 
 __all__ = ["METRICS", "MetricSpec", "Metrics", "metrics_table"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_METRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _STAGES = ("available", "captured", "delivered", "unobserved")
 _TOKEN_KINDS = ("prompt", "cached", "completion")
 MAX_LABEL_VALUES = 1_000
@@ -72,9 +76,13 @@ class Metrics:
         if counts:
             self._counting.append(collector)
 
-    def render(self) -> bytes:
-        """Return everything in Prometheus' text format (`CONTENT_TYPE`)."""
-        return generate_latest(self.registry)
+    def render(self, *, open_metrics: bool = False) -> bytes:
+        """Return everything in Prometheus' text format (`CONTENT_TYPE`), or in OpenMetrics' (`OPEN_METRICS_TYPE`).
+
+        That one has exemplars: traces of requests beside the buckets that they fell into.
+        """
+        text: bytes = (openmetrics.generate_latest if open_metrics else generate_latest)(self.registry)
+        return text
 
     def counted(self) -> list[Metric]:
         """Return the families that are counted here, without those that are read at scrape."""
@@ -142,6 +150,15 @@ class Metrics:
         if endpoint == path and label == model and len(self._ended) < MAX_LABEL_VALUES:
             self._ended[(path, model, status)] = found
         return found
+
+    def request_traced(self, facts: RequestFacts, outcome: Outcome) -> None:
+        """A request that was counted has a trace: it is an example for those that were as slow."""
+        trace_id, label, now_s = facts.trace_id, self.model_label(facts.model), time.time()
+        if trace_id is None:
+            return
+        self._distribution("warmroute_request_seconds", label).traced(outcome.total_s, trace_id, now_s)
+        if facts.stream and outcome.ttft_s is not None and outcome.status is not None and outcome.status < 300:
+            self._distribution("warmroute_ttft_seconds", label).traced(outcome.ttft_s, trace_id, now_s)
 
     def error_answered(self, code: str) -> None:
         """A request met an error of the router's own."""

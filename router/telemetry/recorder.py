@@ -14,6 +14,7 @@ from router.telemetry.metrics import Metrics
 from router.telemetry.replica_traffic import Traffic
 from router.telemetry.request_trace import RequestTrace
 from router.telemetry.reuse_ledger import Counted, ReuseLedger
+from router.telemetry.tracing import Tracing, tracing_of
 
 __all__ = ["Recorder", "RequestFacts"]
 
@@ -36,12 +37,20 @@ class Recorder:
         self._access_log = access_log
         self._record = record
         self._trace: RequestTrace | None = None
+        self.tracing: Tracing | None = None
+        """Chooses requests whose spans are told."""
 
     @classmethod
     def of(cls, config: RouterConfig, metrics: Metrics) -> Recorder:
-        """Return one with the logs that a configuration asks for."""
+        """Return one with the logs and traces that a configuration asks for.
+
+        Raises:
+            ConfigurationError: A package for them is missing.
+        """
         access_log = AccessLog(log_format=config.log.format, enabled=config.log.access)
-        return cls(metrics, DecisionLog(config.admin.decisions), access_log, config.record)
+        recorder = cls(metrics, DecisionLog(config.admin.decisions), access_log, config.record)
+        recorder.tracing = tracing_of(config.tracing)
+        return recorder
 
     def configure(self, config: RouterConfig) -> None:
         """Take over what may change while it runs."""
@@ -60,6 +69,8 @@ class Recorder:
     def close(self) -> None:
         """Write all that waits to be written. May block: not for the loop."""
         self._access_log.close()
+        if self.tracing is not None:
+            self.tracing.close()
         if self._trace is not None:
             self._trace.close()
 
@@ -117,6 +128,8 @@ class Recorder:
             self.chains.offer(
                 facts.model, placement.unit.scheme.block_size, placement.chain, placement.decision.prompt_tokens
             )
+        if facts.trace_id is not None:
+            metrics.request_traced(facts, outcome)
         self._access_log.write(decision, outcome, facts)
         if good and placement is not None and self._trace is not None:
             self._trace.write(placement, outcome)

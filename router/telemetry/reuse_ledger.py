@@ -166,7 +166,7 @@ class ReuseLedger:
             account.readable[size] = 0
         if missed is not None:
             account.readable[size] += blocks * size
-            begin = max(seen, held // size)
+            begin = held // size
             if begin < blocks:
                 missed.add(chain, begin, blocks)
         return min(seen, blocks) * size, blocks * size
@@ -180,34 +180,61 @@ class ReuseLedger:
             account = self.accounts.setdefault(key, Account(model))
         return account
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all accounts and their sum, for JSON."""
+    def to_dict(self, *, sketches: bool = False) -> dict[str, Any]:
+        """Return all accounts and their sum, for JSON.
+
+        Args:
+            sketches: With what another process needs to join its own estimates (up to 22 KB an account).
+        """
         accounts = [
-            {"model": model, "tenant": tenant, **view_of(account)} for (model, tenant), account in self.accounts.items()
+            {"model": model, "tenant": tenant, **view_of(account), **(_sketch_of(account) if sketches else {})}
+            for (model, tenant), account in self.accounts.items()
         ]
-        return {"total": summed(accounts), "accounts": accounts}
+        return {"total": {**summed(accounts), "infinite_cache": infinite_cache(self.accounts)}, "accounts": accounts}
 
 
 def view_of(account: Account) -> dict[str, Any]:
     """Return an account for JSON."""
     tokens = dict(zip(_NAMES, account.tokens, strict=True))
-    hits = error = distinct = 0.0
-    for size, missed in account.missed.items():
-        blocks = missed.estimate()
-        distinct += blocks
-        hits += max(0.0, account.readable[size] - blocks * size)
-        error += STANDARD_ERROR * blocks * size
     return {
         "requests": account.requests,
         "unmeasured_requests": account.unmeasured,
         "tokens": {name: tokens[name] for name in STAGES},
         "lost_tokens": {name: tokens[name] for name in LOSSES},
-        "infinite_cache": {
-            "hit_tokens": round(hits),
-            "standard_error_tokens": round(error),
-            "missed_blocks": round(distinct),
-        },
+        "infinite_cache": infinite_cache({("", None): account}),
     }
+
+
+def infinite_cache(accounts: Mapping[Key, Account]) -> dict[str, int]:
+    """Return what one cache without end, shared by these accounts, would have hit, for JSON.
+
+    A block that several tenants of a model missed would have been missed once.
+    """
+    missed: dict[tuple[str, int], DistinctBlocks] = {}
+    readable: dict[tuple[str, int], int] = {}
+    for (model, _), account in accounts.items():
+        for size, blocks in account.missed.items():
+            missed.setdefault((model, size), DistinctBlocks()).take(blocks)
+            readable[(model, size)] = readable.get((model, size), 0) + account.readable[size]
+    hits = error = distinct = 0.0
+    for (model, size), blocks in missed.items():
+        count = blocks.estimate()
+        distinct += count
+        hits += max(0.0, readable[(model, size)] - count * size)
+        error += STANDARD_ERROR * count * size
+    return {
+        "hit_tokens": round(hits),
+        "standard_error_tokens": round(error),
+        "missed_blocks": round(distinct),
+    }
+
+
+def _sketch_of(account: Account) -> dict[str, Any]:
+    sketch = {
+        str(size): {"readable_tokens": account.readable[size], "registers": missed.packed()}
+        for size, missed in account.missed.items()
+    }
+    return {"sketch": sketch}
 
 
 def summed(accounts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class MetricSpec:
         meaning: One sentence for operators.
         buckets: Upper bounds of a histogram, in the unit that ends its name.
         at_scrape: Read from the fleet when asked, so series of replicas that left are gone with them.
-        together: A gauge of several workers: the sum of theirs, or the greatest or least of them where all tell of the
+        together: What several workers tell: the sum of theirs, or the greatest or least of them where all tell of the
             same thing.
     """
 
@@ -58,8 +58,8 @@ def _gauge(
     return MetricSpec(f"warmroute_{name}", "gauge", labels, meaning, at_scrape=at_scrape, together=together)
 
 
-def _read_counter(name: str, meaning: str, *labels: str) -> MetricSpec:
-    return MetricSpec(f"warmroute_{name}_total", "counter", labels, meaning, at_scrape=True)
+def _read_counter(name: str, meaning: str, *labels: str, together: Literal["sum", "max", "min"] = "sum") -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}_total", "counter", labels, meaning, at_scrape=True, together=together)
 
 
 def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> MetricSpec:
@@ -227,6 +227,20 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("replica_running_requests", "The engine's own figure.", "replica", at_scrape=True),
     _gauge("replica_waiting_requests", "The engine's own figure.", "replica", at_scrape=True),
     _gauge("replica_kv_usage_share", "The engine's own figure, mean of its ranks.", "replica", at_scrape=True),
+    _read_counter(
+        "replica_engine_cache_tokens",
+        "The engine's own counters, since the router heard it: prompt tokens looked up in its prefix cache (`query`), "
+        "and found (`hit`).",
+        "replica",
+        "kind",
+        together="max",
+    ),
+    _gauge(
+        "replica_engine_hit_share",
+        "Share of the prompt tokens that the engine found in its prefix cache, of about the last minute.",
+        "replica",
+        at_scrape=True,
+    ),
     _read_counter(
         "replica_ended_requests",
         "Requests that ended there: `good` (2xx), `failed`, `aborted` (the client left).",

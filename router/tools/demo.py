@@ -27,7 +27,16 @@ from router.tools.demo_events import evicted_blocks
 from router.tools.demo_lag import event_to_index_lags_s
 from router.tools.demo_output import Results, show
 from router.tools.demo_plan import RUNS, DemoPlan, PolicyRun
-from router.tools.demo_report import Row, histogram_quantile, judge_predictions, make_bound, make_row, percentile
+from router.tools.demo_report import (
+    Agreement,
+    Row,
+    agreement,
+    histogram_quantile,
+    judge_predictions,
+    make_bound,
+    make_row,
+    percentile,
+)
 from router.tools.demo_traffic import RequestRecord, Traffic
 from router.tools.local_fleet import LocalFleet
 from router.tools.processes import StartError, end_with_parent
@@ -70,7 +79,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; return 0, 1 when a request failed or a process did not start, 130 when interrupted.
+    """Run the demo; return 0, 1 when a request failed, the ledger differs or a process did not start, 130 when
+    interrupted.
 
     Raises:
         ConfigurationError: The caches are too small for a conversation.
@@ -90,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
                 print(results.to_json(), flush=True)
             if not args.once:
                 _stay(fleet, plan, console, args.json)
-            return 1 if any(row.failed for row in results.rows) else 0
+            agreed = all(one.holds for one in results.agreements)
+            return 0 if agreed and not any(row.failed for row in results.rows) else 1
     except (StartError, TimeoutError) as error:
         errors.print(f"the demo can't go on: {error}", highlight=False, markup=False)
         return 1
@@ -106,6 +117,7 @@ class _Run:
     row: Row
     records: list[RequestRecord]
     feed_lag_p50_s: float
+    agreement: Agreement
 
 
 class _Demo:
@@ -141,6 +153,7 @@ class _Demo:
             rows=[one.row for one in done],
             bounds=[make_bound(one.records, self._text, self._plan.fleet_blocks, block_size) for one in done],
             predictions=judge_predictions(cost.records, block_size),
+            agreements=[one.agreement for one in done],
             feed_lag_p50_s=cost.feed_lag_p50_s,
             index_lag_p50_s=percentile(event_to_index_lags_s(fleet, self._maker, LAG_PROBES), 0.5),
             duration_s=time.monotonic() - started_s,
@@ -154,7 +167,9 @@ class _Demo:
         evicted = [evicted_blocks(engine.replay) for engine in fleet.engines]
         row = make_row(policy.name, traffic.records, self._plan.replicas, evicted)
         lag_s = histogram_quantile(_metrics(fleet), FEED_LAG, 0.5) if policy.agents else math.nan
-        return _Run(row, traffic.records, lag_s)
+        ledger = json.loads(_text(f"{fleet.router.http}/admin/ledger"))
+        agreed = agreement(ledger, [_text(f"{engine.http}/metrics") for engine in fleet.engines])
+        return _Run(row, traffic.records, lag_s, agreed)
 
     def _progress(self) -> Progress:
         columns = (TextColumn("{task.description:>28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -183,7 +198,11 @@ def _advance(progress: Progress, task: TaskID, _: RequestRecord) -> None:
 
 
 def _metrics(fleet: LocalFleet) -> str:
-    with urllib.request.urlopen(f"{fleet.router.http}/metrics", timeout=10) as response:  # noqa: S310
+    return _text(f"{fleet.router.http}/metrics")
+
+
+def _text(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310
         text: str = response.read().decode()
     return text
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from loadtest.workloads.lru_bound import Bound
 from router.tools.demo_plan import DemoPlan
-from router.tools.demo_report import Predictions, Row
+from router.tools.demo_report import Agreement, Predictions, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Results:
         rows: One a policy, in order; the last is the one that `predictions` belong to.
         bounds: For each row: one cache as large as the fleet's, over this row's requests in their order.
         predictions: Of the last row.
+        agreements: For each row: the router's reuse ledger beside the engines' own counters.
         feed_lag_p50_s: From Redis to the router's index, under the last row's traffic; NaN where none was measured.
         index_lag_p50_s: From an engine's event to the router's index, in the quiet after it.
         duration_s: Of the demo as a whole.
@@ -35,6 +36,7 @@ class Results:
     rows: Sequence[Row]
     bounds: Sequence[Bound]
     predictions: Predictions
+    agreements: Sequence[Agreement]
     feed_lag_p50_s: float
     index_lag_p50_s: float
     duration_s: float
@@ -66,6 +68,7 @@ class Results:
                 "predicted_equals_delivered_share": _number(self.predictions.within_a_block),
                 "mean_in_flight": _number(min(row.mean_in_flight for row in self.rows)),
                 "evicted_blocks": min(sum(row.evicted_blocks) for row in self.rows),
+                "ledger_equals_engines": all(one.holds for one in self.agreements),
             }
         )
 
@@ -96,11 +99,28 @@ def measures(results: Results) -> list[str]:
         f"{last.policy}: from an engine's event to the router's index p50 {results.index_lag_p50_s * 1000:.1f} ms, "
         f"quiet; from Redis to the index p50 {results.feed_lag_p50_s * 1000:.1f} ms, under the traffic"
     )
+    lines.append(_ledger(results))
     failed = {row.policy: row.failed for row in results.rows if row.failed}
     if failed:
         lines.append("FAILED requests: " + ", ".join(f"{policy} {count}" for policy, count in failed.items()))
     lines.append(f"took {results.duration_s:.0f} s")
     return lines
+
+
+def _ledger(results: Results) -> str:
+    wrong = [
+        f"{row.policy} {one.ledger_prompt:,} and {one.ledger_delivered:,} for {one.engine_queries:,} and "
+        f"{one.engine_hits:,}"
+        for row, one in zip(results.rows, results.agreements, strict=True)
+        if not one.holds
+    ]
+    if wrong:
+        return "LEDGER differs from what the engines counted (prompt and cached tokens): " + "; ".join(wrong)
+    last, policy = results.agreements[-1], results.rows[-1].policy
+    return (
+        "ledger: under every policy the router's sums are what the engines counted themselves; "
+        f"{policy}: {last.ledger_prompt:,} prompt tokens, {last.ledger_delivered:,} of them cached"
+    )
 
 
 def _table(results: Results) -> Table:

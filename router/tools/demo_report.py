@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from loadtest.workloads.lru_bound import Bound, lru_bound
 from loadtest.workloads.rendering import ChatText
+from router.kv.engine_metrics import totals
 from router.tools.demo_traffic import RequestRecord
 
 
@@ -127,3 +129,34 @@ def make_bound(records: Sequence[RequestRecord], text: ChatText, num_blocks: int
         complete = len(answer.token_ids) == answer.completion_tokens
         requests.append((prompt, answer.token_ids if complete else text.encode(answer.text)))
     return lru_bound(requests, num_blocks, block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The router's ledger beside the engines' own counters, and beside what the clients were told; in tokens."""
+
+    ledger_prompt: int
+    ledger_delivered: int
+    engine_queries: int
+    engine_hits: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the sums are the same to the token."""
+        return (self.ledger_prompt, self.ledger_delivered) == (self.engine_queries, self.engine_hits)
+
+
+def agreement(ledger: Mapping[str, Any], engines: Sequence[str]) -> Agreement:
+    """Compare `/admin/ledger` with the engines' `/metrics`, of which nobody else sent anything to them.
+
+    Args:
+        engines: The text of each engine's metrics.
+    """
+    counted = [totals(text) for text in engines]
+    tokens = ledger["total"]["tokens"]
+    return Agreement(
+        tokens["prompt"],
+        tokens["delivered"],
+        sum(one.query_tokens or 0 for one in counted),
+        sum(one.hit_tokens or 0 for one in counted),
+    )

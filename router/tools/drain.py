@@ -10,12 +10,12 @@ import argparse
 import math
 import sys
 import time
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from router.errors import ConfigurationError, Problem
+from router.errors import Problem
 from router.kv.drains import MAX_DRAIN_S
+from router.tools.admin_server import add_server_options, server_of
 from router.tools.doctor_http import Answer, Server
 
 FINE, WRONG = 0, 1
@@ -26,8 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add = parser.add_argument
     add("replica", metavar="REPLICA", help="its id, as GET /admin/replicas lists it")
-    add("--router", metavar="URL", help="a router's admin address, as http://127.0.0.1:8080 (required)")
-    add("--token-file", metavar="FILE", type=Path, help="file with admin.token (default: none is sent)")
+    add_server_options(parser)
     add("--undo", action="store_true", help="let it take requests again")
     add(
         "--for-s",
@@ -67,23 +66,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _server(args: argparse.Namespace) -> Server:
     problems = []
-    parts = urlsplit(args.router or "")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        problems.append(Problem("--router", "missing, or no address", "write http://HOST:PORT"))
     if not (math.isfinite(args.for_s) and 1 <= args.for_s <= MAX_DRAIN_S):
         problems.append(Problem("--for-s", f"{args.for_s} is not within 1 to {MAX_DRAIN_S:g} seconds"))
     if args.wait is not None and not (math.isfinite(args.wait) and args.wait >= 0):
         problems.append(Problem("--wait", f"{args.wait} is no number of seconds"))
-    token = None
-    if args.token_file is not None:
-        try:
-            token = args.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
-            problems.append(Problem("--token-file", f"can't read {args.token_file}: {reason}"))
-    if problems:
-        raise ConfigurationError(problems)
-    return Server(args.router, token)
+    return server_of(args, problems)
 
 
 def _in_words(outcome: dict[str, Any], *, undo: bool) -> str:

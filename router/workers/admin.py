@@ -18,7 +18,8 @@ import aiohttp
 from aiohttp import web
 from prometheus_client.metrics_core import Metric
 
-from router.admin.app import DEFAULT_DECISIONS, DecisionNotFoundError, errors, limit_of, token_check
+from router.admin.app import DEFAULT_DECISIONS, DecisionNotFoundError, errors, limit_of, token_check, wants_open_metrics
+from router.admin.decision_views import in_order, order_of
 from router.admin.endpoints import ENDPOINTS
 from router.admin.live import Live
 from router.admin.replies import HEADERS, REQUEST_ID, json_answer
@@ -26,8 +27,8 @@ from router.admin.views import masked_config
 from router.config import RouterConfig
 from router.config_reload import ReloadReport
 from router.errors import NoReplicaError
-from router.telemetry.metrics import CONTENT_TYPE, Metrics
-from router.workers import merging
+from router.telemetry.metrics import CONTENT_TYPE, OPEN_METRICS_TYPE, Metrics
+from router.workers import merging, merging_reuse
 from router.workers.crew import Crew
 from router.workers.live import CrewSource
 from router.workers.worker import Worker, socket_path
@@ -94,6 +95,7 @@ class CrewAdmin:
             "metrics": self.metrics,
             "replicas": self.replicas,
             "shadow": self.shadow,
+            "ledger": self.ledger,
             "decisions": self.decisions,
             "decision": self.decision,
             "configuration": self.configuration,
@@ -131,9 +133,12 @@ class CrewAdmin:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Add up what all count."""
-        answers = await self._all("/metrics")
-        body = await asyncio.to_thread(self._merge, [(worker.number, text) for worker, _, text in answers])
-        return web.Response(body=body, headers={**HEADERS, "content-type": CONTENT_TYPE})
+        open_metrics = wants_open_metrics(request)
+        answers = await self._all("/metrics", {"accept": OPEN_METRICS_TYPE} if open_metrics else None)
+        texts = [(worker.number, text) for worker, _, text in answers]
+        body = await asyncio.to_thread(self._merge, texts, open_metrics=open_metrics)
+        content_type = OPEN_METRICS_TYPE if open_metrics else CONTENT_TYPE
+        return web.Response(body=body, headers={**HEADERS, "content-type": content_type})
 
     async def replicas(self, request: web.Request) -> web.Response:
         """Return what one worker knows of each replica, with what all have in flight there."""
@@ -144,6 +149,13 @@ class CrewAdmin:
         for other in others:
             _add_units(first, other)
         return json_answer(first)
+
+    async def ledger(self, request: web.Request) -> web.Response:
+        """Return the reuse ledger of all workers' requests."""
+        found = [json.loads(answer) for _, status, answer in await self._all("/admin/ledger") if status == 200]
+        if not found:
+            raise NoReplicaError("no worker serves now", retry_after_s=1)
+        return json_answer(await asyncio.to_thread(merging_reuse.ledgers, found))
 
     async def shadow(self, request: web.Request) -> web.Response:
         """Return what other weights would have done in all workers."""
@@ -159,8 +171,11 @@ class CrewAdmin:
         for worker, status, answer in await self._all(str(request.rel_url)):
             if status == 200:
                 found += [{**item, "worker": worker.number} for item in json.loads(answer)["decisions"]]
-        found.sort(key=lambda item: item["at"], reverse=True)
-        return json_answer({"decisions": found[:limit]})
+        order = request.query.get("order", "newest")
+        order_of(order)
+        if request.query.get("traces") == "1":
+            order = "newest"  # such views have no outcome in words
+        return json_answer({"decisions": in_order(found, order, limit)})
 
     async def decision(self, request: web.Request) -> web.Response:
         """Return the newest decision of this id that any worker made."""
@@ -222,26 +237,27 @@ class CrewAdmin:
         self._source.died(worker)
         self._former = merging.added(self._former, self._counts.pop(worker.number, []))
 
-    def _merge(self, texts: list[tuple[int, bytes]]) -> bytes:
+    def _merge(self, texts: list[tuple[int, bytes]], *, open_metrics: bool) -> bytes:
         """In a thread."""
-        parsed = [(number, merging.parse(text.decode())) for number, text in texts]
+        parsed = [(number, merging.parse(text.decode(), open_metrics=open_metrics)) for number, text in texts]
         for number, families in parsed:
             self._counts[number] = merging.only_counts(families)
         asked = {number for number, _ in parsed}
         silent = [counts for number, counts in list(self._counts.items()) if number not in asked]
         self._view.metrics.workers_are(self._crew.states())
         own = self._view.metrics.counted()
-        return merging.exposed(merging.merged(own, [*(each for _, each in parsed), self._former, *silent]))
+        whole = merging.merged(own, [*(each for _, each in parsed), self._former, *silent])
+        return merging.exposed(whole, open_metrics=open_metrics)
 
     async def _order(self, request: web.Request, body: bytes, workers: list[Worker]) -> web.Response | None:
         asked = [self._ask(each, request.method, str(request.rel_url), body, _headers(request)) for each in workers]
         answers = [answer for answer in await asyncio.gather(*asked) if answer is not None]
         return max(answers, key=lambda answer: answer.status) if answers else None
 
-    async def _all(self, path: str) -> list[tuple[Worker, int, bytes]]:
+    async def _all(self, path: str, headers: dict[str, str] | None = None) -> list[tuple[Worker, int, bytes]]:
         """Ask every worker that serves; those that do not answer are left out."""
         workers = self._crew.serving
-        answers = await asyncio.gather(*(self._ask(worker, "GET", path) for worker in workers))
+        answers = await asyncio.gather(*(self._ask(worker, "GET", path, b"", headers) for worker in workers))
         return [
             (worker, answer.status, bytes(answer.body or b""))  # type: ignore[arg-type]  # bytes, as made below
             for worker, answer in zip(workers, answers, strict=True)
@@ -276,6 +292,7 @@ def _add_units(whole: dict[str, Any], other: dict[str, Any]) -> None:
         if found is None:
             continue
         replica["ejections"] += found["ejections"]
+        replica["traffic"] = merging_reuse.traffic(replica["traffic"], found["traffic"])
         units = {unit["unit"]: unit for unit in found["units"]}
         for unit in replica["units"]:
             if unit["unit"] in units:

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.admin.app import MAX_EXPLAIN_BYTES
 from router.admin.endpoints import ENDPOINTS, Endpoint
+from router.admin.explaining import MAX_EXPLAIN_BYTES
 from router.scheduling.decision import Decision
 
 TOKEN = "AT-777-token"
@@ -184,7 +184,7 @@ async def test_a_wrong_method_and_an_unknown_path_are_refused(admins):
 async def test_a_failure_of_ours_is_a_500_in_the_same_shape(admins, monkeypatch, caplog):
     """A bug in an endpoint is logged, and answered without its details."""
     admin = await admins()
-    monkeypatch.setattr(type(admin.metrics), "render", lambda self: 1 / 0)
+    monkeypatch.setattr(type(admin.metrics), "render", lambda self, **_: 1 / 0)
     status, body = await admin.get("/metrics")
     assert (status, body["error"]["code"]) == (500, "internal_error")
     assert "division" not in json.dumps(body)

@@ -156,6 +156,14 @@ def test_metrics_and_decisions_are_all_workers_together(two: Any) -> None:
     assert {item["request_id"] for item in listed["decisions"]} == set(ids)
     times = [item["at"] for item in listed["decisions"]]
     assert times == sorted(times, reverse=True)
+    _, _, ledger = router.admin.send("GET", "/admin/ledger")
+    assert ledger["total"]["requests"] == len(ids)
+    assert sum(item["router"]["good"] for item in ledger["replicas"] if item["router"]) == len(ids)
+    assert "sketch" not in ledger["accounts"][0]
+    assert router.admin.send("GET", "/admin/prefixes?limit=3")[0] == 200
+    slowest = router.admin.send("GET", "/admin/decisions?limit=5&order=slowest")[2]["decisions"]
+    assert len(slowest) == 5
+    assert slowest[0]["outcome"]["total_s"] >= slowest[4]["outcome"]["total_s"]
     assert router.admin.send("GET", "/admin/decisions/none")[0] == 404
     assert router.admin.send("POST", "/admin/explain", BODY)[2]["winner"]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from router.telemetry.seen_blocks import STANDARD_ERROR, DistinctBlocks, SeenBlocks
+from router.telemetry.seen_blocks import CORE, STANDARD_ERROR, DistinctBlocks, SeenBlocks
 
 
 def hashes(count: int, seed: int = 0) -> list[int]:
@@ -68,3 +70,32 @@ def test_counts_of_two_processes_become_one() -> None:
     other.add(blocks, 10_000, 30_000)
     one.take(DistinctBlocks(bytes(other)))
     assert one.estimate() == pytest.approx(30_000, rel=4 * STANDARD_ERROR)
+
+
+@pytest.mark.skipif(CORE is None, reason="no native core was built")
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 2**64 - 1)), max_size=12))
+def test_native_and_python_are_equal(notes: list[tuple[int, int, int]]) -> None:
+    """The same answers and the same bytes, whatever goes by."""
+    native, python = SeenBlocks(10), SeenBlocks(10, None)
+    counters = DistinctBlocks(), DistinctBlocks(None, None)
+    edge = [0, 2**64 - 1, 2**50 - 1, 2**50, 1]
+    for number, length, seed in notes:
+        chain = (edge + hashes(40, number))[:length]
+        assert native.note(chain, seed) == python.note(chain, seed)
+        for counter in counters:
+            counter.add(chain, length // 3, length)
+    assert (native._now, native._before) == (python._now, python._before)
+    assert bytes(counters[0]) == bytes(counters[1])
+
+
+@pytest.mark.skipif(CORE is None, reason="no native core was built")
+def test_the_native_core_refuses_what_does_not_fit() -> None:
+    """No byte outside the given ones is touched."""
+    assert CORE is not None
+    with pytest.raises(ValueError, match="generations"):
+        CORE.note(bytearray(3), bytes(3), [1], 0)
+    with pytest.raises(ValueError, match="places"):
+        CORE.count(bytearray(1 << 14), [1], 0, 2)
+    with pytest.raises(OverflowError):
+        CORE.note(bytearray(4), bytes(4), [-1], 0)

@@ -61,6 +61,7 @@ def test_a_small_demo_ends_by_itself_with_its_figures(mark: str) -> None:
     assert len({row["requests"] for row in rows}) == 1
     assert all(0 < row["hit_rate"] < 1 and 0 < row["ttft_p50_s"] <= row["ttft_p90_s"] for row in rows)
     assert rows[3]["hit_rate"] > rows[0]["hit_rate"]
+    assert figures["ledger_equals_engines"] is True
     assert rows[3]["hit_rate"] <= figures["bound_hit_rate"] + 0.02
     assert processes(mark) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -17,8 +18,10 @@ from loadtest.workloads.text import tokenizer_folder
 from router.tools.demo_output import Results, measures, show
 from router.tools.demo_plan import DemoPlan
 from router.tools.demo_report import (
+    Agreement,
     Predictions,
     Row,
+    agreement,
     histogram_quantile,
     judge_predictions,
     make_bound,
@@ -127,7 +130,8 @@ def results(hit_rates: tuple[float, ...]) -> Results:
         for name, rate, in_flight, evicted in zip(names, hit_rates, (18, 17.25, 20, 19), (9, 8, 6, 7), strict=True)
     ]
     bounds = [Bound(1_000, hits, 5_000, 10) for hits in (500, 600, 700, 800)]
-    return Results(DemoPlan(), rows, bounds, Predictions(0.97, 0.02, 0.01), math.nan, 0.01, 100.0)
+    agreements = [Agreement(1_000, 600, 1_000, 600)] * 4
+    return Results(DemoPlan(), rows, bounds, Predictions(0.97, 0.02, 0.01), agreements, math.nan, 0.01, 100.0)
 
 
 def test_the_json_line_has_the_promised_keys() -> None:
@@ -139,6 +143,7 @@ def test_the_json_line_has_the_promised_keys() -> None:
         "predicted_equals_delivered_share",
         "mean_in_flight",
         "evicted_blocks",
+        "ledger_equals_engines",
     ]
     assert [row["policy"] for row in line["rows"]] == ["round-robin", "least-loaded", "cost-approximate", "cost"]
     assert line["rows"][3] == {
@@ -176,5 +181,18 @@ def test_failures_are_shown() -> None:
     good = results((0.2, 0.2, 0.6, 0.7))
     assert not any("FAILED" in line for line in measures(good))
     bad_row = Row("cost", 10, 2, 0.7, 0.1, 0.2, 1.5, 17.25, (1,))
-    bad = Results(good.plan, [bad_row], good.bounds[:1], good.predictions, math.nan, 0.01, 1.0)
+    bad = Results(good.plan, [bad_row], good.bounds[:1], good.predictions, good.agreements[:1], math.nan, 0.01, 1.0)
     assert "FAILED requests: cost 2" in measures(bad)
+
+
+def test_the_ledger_is_held_against_the_engines_counters() -> None:
+    """The sums of all engines, and a difference of one token is shown."""
+    metrics = 'vllm:prefix_cache_queries_total{engine="0"} %d.0\nvllm:prefix_cache_hits_total{engine="0"} %d.0\n'
+    ledger = {"total": {"tokens": {"prompt": 900, "delivered": 500}}}
+    assert agreement(ledger, [metrics % (400, 300), metrics % (500, 200)]).holds
+    wrong = agreement(ledger, [metrics % (400, 300), metrics % (500, 201)])
+    assert not wrong.holds
+    good = results((0.2, 0.2, 0.6, 0.7))
+    assert any(line.startswith("ledger: under every policy") for line in measures(good))
+    bad = dataclasses.replace(good, agreements=[*good.agreements[:3], wrong])
+    assert any("LEDGER differs" in line and "cost 900 and 500 for 900 and 501" in line for line in measures(bad))

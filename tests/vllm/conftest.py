@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from router.kv.engine_metrics import totals as engine_totals
 from router.tools.processes import Child, stop_all, wait_for
 from tests.vllm.engines import (
     ADAPTERS,
@@ -113,6 +114,16 @@ class RealFleet:
         """The trust in a replica's only unit."""
         units = self.replica(name).get("units", [])
         return str(units[0]["trust"]) if units else "unknown"
+
+    def ledger(self) -> dict[str, int]:
+        """The router's reuse ledger: stages and lost tokens of all requests so far."""
+        total = call(self.admin, "GET", "/admin/ledger").json["total"]
+        return {**total["tokens"], **total["lost_tokens"]}
+
+    def engine_counters(self) -> tuple[int, int]:
+        """Prompt tokens that both engines looked up in their prefix caches since their start, and that they found."""
+        counted = [engine_totals(call(url, "GET", "/metrics").text) for url in self.engines.values()]
+        return sum(one.query_tokens or 0 for one in counted), sum(one.hit_tokens or 0 for one in counted)
 
     def finished_requests(self, replica: str) -> int:
         """How many requests an engine has answered since its start."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from router.telemetry.reuse_ledger import LOSSES
+
 pytestmark = pytest.mark.vllm
 
 COMPLETIONS = "/v1/completions"
@@ -173,6 +175,33 @@ def test_concurrent_predictions_are_near(fleet: Any) -> None:
     print(f"{near} of {len(missed)} concurrent requests within one block of the prediction, {above} delivered more")
     assert near >= 0.95 * len(missed)
     assert sum(answer.predicted > 0 for answer in answers) > len(answers) / 2
+
+
+def test_the_ledger_s_sums_are_the_engines_own_counters(fleet: Any) -> None:
+    """Of a mix of streams and whole answers, also several at once: to the token; what streams hide is unobserved."""
+    rng = random.Random(9)
+    texts = [document(rng.randint(50, 300)) for _ in range(4)]
+    before, (queries, hits) = fleet.ledger(), fleet.engine_counters()
+    bodies = []
+    for number in range(40):
+        usage = {"stream": True, "stream_options": {"include_usage": True}} if number % 2 else {}
+        bodies.append({"prompt": f"{rng.choice(texts)} {' '.join(rng.choices(WORDS, k=12))}", "max_tokens": 4} | usage)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda body: fleet.ask(COMPLETIONS, body), bodies))
+    after = fleet.ledger()
+    counted = {name: after[name] - before[name] for name in after}
+    sums = (queries + counted["prompt"], hits + counted["delivered"])
+    fleet.until(f"the engines count {sums}", lambda: fleet.engine_counters() == sums)
+    assert counted["delivered"] > 0
+    lost = sum(counted[name] for name in LOSSES)
+    assert counted["prompt"] == counted["delivered"] + lost
+    hidden = {"prompt": bodies[0]["prompt"], "max_tokens": 4, "stream": True}
+    fleet.ask(COMPLETIONS, hidden | {"return_token_ids": False})
+    last = fleet.ledger()
+    assert last["delivered"] == after["delivered"]
+    unobserved = last["unobserved"] - after["unobserved"]
+    assert unobserved > 0
+    fleet.until("the engine counts what was unobserved", lambda: fleet.engine_counters()[1] == sums[1] + unobserved)
 
 
 def test_reset_is_forgotten(fleet: Any) -> None:
