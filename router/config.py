@@ -107,6 +107,11 @@ class AdminConfig(Section):
     token: str | None = Field(None, min_length=8, description="bearer token for /admin and /metrics")
     token_file: Path | None = Field(None, description="file that holds the token")
     decisions: int = Field(1_000, ge=0, le=1_000_000, description="decisions kept for /admin/decisions")
+    tells_cached: bool | None = Field(
+        None,
+        description="whether block lists, traces and `POST /admin/explain` are answered, which tell what is cached; "
+        "none: only without tenants",
+    )
     traces: bool = Field(
         False,
         description="keep hashes of each prompt with its decision, for `warmroute doctor --traffic`; costs some ms "

@@ -7,25 +7,23 @@ here changes the router but the orders to drain (drains.py), and no answer holds
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.typedefs import Middleware
 
 from router.admin import drains
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
 from router.admin.decision_views import decision_view, in_order, order_of
+from router.admin.door import Handler, host_check, may_tell, token_check
 from router.admin.endpoints import ENDPOINTS
 from router.admin.explaining import MAX_EXPLAIN_BYTES, Explaining
 from router.admin.live import Live
 from router.admin.own_source import OwnSource, add_parts
-from router.admin.replies import HEADERS, REQUEST_ID, UnauthorizedError, json_answer, refusal, request_id_of
+from router.admin.replies import HEADERS, REQUEST_ID, json_answer, refusal, request_id_of
 from router.admin.reuse_views import engine_views, traffic_view
 from router.admin.views import masked_config, replica_view, shadow_view, text_views
 from router.config import RouterConfig
@@ -143,6 +141,7 @@ class Endpoints:
 
     async def blocks(self, request: web.Request) -> web.Response:
         """Return which blocks a replica's units hold."""
+        may_tell(self._view.config)
         replica = self._view.fleet.replicas.get(request.match_info["replica"])
         if replica is None:
             raise ReplicaNotFoundError("no replica has this id")
@@ -162,6 +161,7 @@ class Endpoints:
         decisions = view.recorder.decisions
         latest = decisions.latest(limit if order == "newest" else len(decisions))
         if request.query.get("traces") == "1":
+            may_tell(view.config)
             return json_answer({"decisions": [{**item.to_dict(0), "trace": item.trace} for item in latest[:limit]]})
         views = [decision_view(item, view.fleet) for item in latest]
         return json_answer({"decisions": views if order == "newest" else in_order(views, order, limit)})
@@ -181,6 +181,7 @@ class Endpoints:
 
     async def explain(self, request: web.Request) -> web.Response:
         """Decide without sending."""
+        may_tell(self._view.config)
         return json_answer(await self._explaining.explain(request))
 
     async def shadow(self, request: web.Request) -> web.Response:
@@ -228,7 +229,7 @@ def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application
             the live view.
     """
     endpoints = Endpoints(view, is_private=is_private)
-    door = [] if is_private else [token_check(lambda: view.config.admin.token)]
+    door = [] if is_private else [token_check(lambda: view.config), host_check(lambda: view.config)]
     app = web.Application(
         middlewares=[errors, *door], client_max_size=min(MAX_EXPLAIN_BYTES, view.config.limits.body_bytes)
     )
@@ -243,9 +244,6 @@ def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application
     else:
         live.join(app)
     return app
-
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
@@ -280,22 +278,3 @@ async def _answer(request: web.Request, handler: Handler, request_id: str) -> we
     except Exception:
         LOG.exception("an admin endpoint failed", extra={"path": request.path})
         return refusal(WarmrouteError("the router failed to answer; its log says why"), request_id)
-
-
-def token_check(token: Callable[[], str | None]) -> Middleware:
-    """Return what lets only those in who have the token, where one is wanted."""
-    open_paths = {row.path for row in ENDPOINTS if row.is_open}  # as aiohttp has them: none of them needs renaming
-
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        wanted = token()
-        resource = request.match_info.route.resource
-        if wanted is not None and (resource is None or resource.canonical not in open_paths):
-            scheme, _, given = request.headers.get("authorization", "").partition(" ")
-            # As bytes: compare_digest refuses strings that are not ASCII. Surrogates are how aiohttp keeps raw bytes.
-            same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), wanted.encode())
-            if scheme.lower() != "bearer" or not same:
-                raise UnauthorizedError("the admin token is missing or wrong")
-        return await handler(request)
-
-    return cast("Middleware", check)

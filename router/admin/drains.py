@@ -59,11 +59,12 @@ def refuse_other_sites(request: web.Request, *, has_token: bool) -> None:
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.host:
         raise CrossSiteError("orders are not taken from pages of other sites")
-    if not has_token and not _is_address(request.host):
+    if not has_token and not is_address(request.host):
         raise CrossSiteError("without admin.token, orders are taken under an IP address or localhost alone")
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Tell whether a Host header has an IP address or `localhost`: what no other site's name is."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

@@ -97,9 +97,29 @@ static PyObject *count(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *join(PyObject *module, PyObject *args) {
+    Py_buffer registers, other;
+    if (!PyArg_ParseTuple(args, "w*y*", &registers, &other))
+        return NULL;
+    int fits = registers.len == other.len;
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "both have as many registers");
+    unsigned char *ranks = registers.buf;
+    const unsigned char *others = other.buf;
+    for (Py_ssize_t place = 0; fits && place < registers.len; place++)
+        if (ranks[place] < others[place])
+            ranks[place] = others[place];
+    PyBuffer_Release(&registers);
+    PyBuffer_Release(&other);
+    if (!fits)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"note", note, METH_VARARGS, "note(now, before, chain, seed) -> how many of the first blocks went by before"},
     {"count", count, METH_VARARGS, "count(registers, chain, begin, end)"},
+    {"join", join, METH_VARARGS, "join(registers, other): the greater of each pair"},
     {NULL, NULL, 0, NULL},
 };
 

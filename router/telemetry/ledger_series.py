@@ -13,7 +13,7 @@ from router.fleet.fleet import Fleet
 from router.telemetry.metrics import Metrics
 from router.telemetry.recorder import Recorder
 from router.telemetry.replica_traffic import Traffic
-from router.telemetry.reuse_ledger import ReuseLedger
+from router.telemetry.reuse_ledger import ReuseLedger, infinite_cache, tokens_of
 from router.telemetry.table import spec
 
 _REPLICA_STAGES = ("prompt", "captured", "delivered", "unobserved")
@@ -40,12 +40,12 @@ class LedgerSeries(Collector):
         """Yield the families of the table's rows."""
         stages = _counter("warmroute_ledger_tokens_total")
         lost = _counter("warmroute_lost_tokens_total")
-        for account in self._ledger.to_dict()["accounts"]:
-            labels = [account["model"], account["tenant"] or ""]
-            for stage, tokens in account["tokens"].items():
-                stages.add_metric([*labels, stage], tokens)
-            for reason, tokens in account["lost_tokens"].items():
-                lost.add_metric([*labels, reason], tokens)
+        for (model, tenant), account in self._ledger.accounts.items():
+            by_stage, by_reason = tokens_of(account)
+            for stage, tokens in by_stage.items():
+                stages.add_metric([model, tenant or "", stage], tokens)
+            for reason, tokens in by_reason.items():
+                lost.add_metric([model, tenant or "", reason], tokens)
         yield from (stages, lost)
 
 
@@ -62,8 +62,8 @@ class InfiniteCacheSeries(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the families of the table's rows."""
         hits, error = _gauge("warmroute_infinite_cache_hit_tokens"), _gauge("warmroute_infinite_cache_error_tokens")
-        for account in self._ledger.to_dict()["accounts"]:
-            labels, estimate = [account["model"], account["tenant"] or ""], account["infinite_cache"]
+        for key, account in self._ledger.accounts.items():
+            labels, estimate = [key[0], key[1] or ""], infinite_cache({key: account})
             hits.add_metric(labels, estimate["hit_tokens"])
             error.add_metric(labels, estimate["standard_error_tokens"])
         yield from (hits, error)

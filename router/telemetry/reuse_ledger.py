@@ -195,12 +195,12 @@ class ReuseLedger:
 
 def view_of(account: Account) -> dict[str, Any]:
     """Return an account for JSON."""
-    tokens = dict(zip(_NAMES, account.tokens, strict=True))
+    tokens, lost = tokens_of(account)
     return {
         "requests": account.requests,
         "unmeasured_requests": account.unmeasured,
-        "tokens": {name: tokens[name] for name in STAGES},
-        "lost_tokens": {name: tokens[name] for name in LOSSES},
+        "tokens": tokens,
+        "lost_tokens": lost,
         "infinite_cache": infinite_cache({("", None): account}),
     }
 
@@ -214,7 +214,10 @@ def infinite_cache(accounts: Mapping[Key, Account]) -> dict[str, int]:
     readable: dict[tuple[str, int], int] = {}
     for (model, _), account in accounts.items():
         for size, blocks in account.missed.items():
-            missed.setdefault((model, size), DistinctBlocks()).take(blocks)
+            if (model, size) not in missed:
+                missed[(model, size)] = blocks if len(accounts) == 1 else DistinctBlocks(bytes(blocks))
+            else:
+                missed[(model, size)].take(blocks)
             readable[(model, size)] = readable.get((model, size), 0) + account.readable[size]
     hits = error = distinct = 0.0
     for (model, size), blocks in missed.items():
@@ -227,6 +230,12 @@ def infinite_cache(accounts: Mapping[Key, Account]) -> dict[str, int]:
         "standard_error_tokens": round(error),
         "missed_blocks": round(distinct),
     }
+
+
+def tokens_of(account: Account) -> tuple[dict[str, int], dict[str, int]]:
+    """Return an account's tokens by stage, and lost ones by reason."""
+    tokens = dict(zip(_NAMES, account.tokens, strict=True))
+    return {name: tokens[name] for name in STAGES}, {name: tokens[name] for name in LOSSES}
 
 
 def _sketch_of(account: Account) -> dict[str, Any]:

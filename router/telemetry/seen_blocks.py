@@ -133,7 +133,10 @@ class DistinctBlocks:
 
     def take(self, other: DistinctBlocks) -> None:
         """Count what another counted, too."""
-        self._registers = bytearray(map(max, self._registers, other._registers))
+        if self._core is not None:
+            self._core.join(self._registers, other._registers)
+        else:
+            self._registers = bytearray(map(max, self._registers, other._registers))
 
     def packed(self) -> str:
         """Return it as text, for another process."""
@@ -149,9 +152,7 @@ class DistinctBlocks:
 
     def estimate(self) -> float:
         """Return how many distinct blocks were counted; its standard error is `STANDARD_ERROR` of it."""
-        counts = [0] * (_REST_BITS + 2)
-        for rank in self._registers:
-            counts[rank] += 1
+        counts = [self._registers.count(rank) for rank in range(_REST_BITS + 2)]
         total = _REGISTERS * _tau(1 - counts[_REST_BITS + 1] / _REGISTERS)
         for rank in range(_REST_BITS, 0, -1):
             total = 0.5 * (total + counts[rank])

@@ -18,8 +18,9 @@ import aiohttp
 from aiohttp import web
 from prometheus_client.metrics_core import Metric
 
-from router.admin.app import DEFAULT_DECISIONS, DecisionNotFoundError, errors, limit_of, token_check, wants_open_metrics
+from router.admin.app import DEFAULT_DECISIONS, DecisionNotFoundError, errors, limit_of, wants_open_metrics
 from router.admin.decision_views import in_order, order_of
+from router.admin.door import host_check, token_check
 from router.admin.endpoints import ENDPOINTS
 from router.admin.live import Live
 from router.admin.replies import HEADERS, REQUEST_ID, json_answer
@@ -87,7 +88,12 @@ class CrewAdmin:
     def application(self) -> web.Application:
         """Return the application, with the endpoints of a router."""
         app = web.Application(
-            middlewares=[errors, token_check(lambda: self._view.config.admin.token)], client_max_size=MAX_BODY_BYTES
+            middlewares=[
+                errors,
+                token_check(lambda: self._view.config),
+                host_check(lambda: self._view.config),
+            ],
+            client_max_size=MAX_BODY_BYTES,
         )
         together: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
             "healthz": self.healthz,

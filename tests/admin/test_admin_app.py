@@ -57,7 +57,7 @@ async def test_without_the_right_token_nothing_but_health_is_told(admins, author
     url = urlsplit(admin.url)
     for row in ENDPOINTS:
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
-        head = f"{row.method} {path_of(row)} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n"
+        head = f"{row.method} {path_of(row)} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n"
         if authorization is not None:
             head += f"authorization: {authorization}\r\n"
         writer.write((head + "\r\n").encode("utf-8", "surrogateescape"))
@@ -191,7 +191,7 @@ async def test_a_failure_of_ours_is_a_500_in_the_same_shape(admins, monkeypatch,
     assert "ZeroDivisionError" in caplog.text
 
 
-EXPLAIN = b"POST /admin/explain HTTP/1.1\r\nhost: x\r\n"
+EXPLAIN = b"POST /admin/explain HTTP/1.1\r\nhost: localhost\r\n"
 
 
 async def test_a_body_that_is_no_http_is_a_400_and_no_traceback(admins, caplog):
@@ -248,7 +248,7 @@ async def test_a_connection_is_taken_over_with_what_was_read(admins):
     server = await asyncio.get_running_loop().create_server(lambda: _DataPlane(take_over), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     body = json.dumps({"model": "none", "prompt": "x" * 100_000}).encode()
-    request = b"POST /admin/explain HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    request = b"POST /admin/explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     for start in range(0, len(request), 7_000):
         writer.write(request[start : start + 7_000])
         await writer.drain()
@@ -257,7 +257,7 @@ async def test_a_connection_is_taken_over_with_what_was_read(admins):
     assert head.startswith(b"HTTP/1.1 404")
     length = int(head.lower().partition(b"content-length: ")[2].split()[0])
     assert json.loads(await reader.readexactly(length))["error"]["code"] == "model_not_found"
-    writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     assert (await reader.read()).startswith(b"HTTP/1.1 200")
     writer.close()
     server.close()
@@ -268,7 +268,7 @@ async def test_a_malformed_body_is_refused_in_the_shape_of_every_error(admins, f
     """JSON with a code and a request id, also where aiohttp itself answers."""
     admin = await admins()
     reader, writer = await asyncio.open_connection("127.0.0.1", int(admin.url.rpartition(":")[2]))
-    head = b"POST /admin/explain HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"POST /admin/explain HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     writer.write(head + first_chunk)
     answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
     writer.close()

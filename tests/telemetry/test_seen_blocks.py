@@ -87,6 +87,11 @@ def test_native_and_python_are_equal(notes: list[tuple[int, int, int]]) -> None:
             counter.add(chain, length // 3, length)
     assert (native._now, native._before) == (python._now, python._before)
     assert bytes(counters[0]) == bytes(counters[1])
+    for counter in counters:
+        other = DistinctBlocks(None, None)
+        other.add(hashes(20, 9), 0, 20)
+        counter.take(other)
+    assert bytes(counters[0]) == bytes(counters[1])
 
 
 @pytest.mark.skipif(CORE is None, reason="no native core was built")
