@@ -26,6 +26,16 @@ test-vllm-full: $(VENV)/.test ## generated requests, faults and wrong set-ups at
 	@tests/vllm/install.sh .venv-vllm
 	@$(BIN)/python -m pytest tests/vllm -m vllm_full --timeout 900 $(ARGS)
 
+.PHONY: test-browser test-ops screenshot
+test-browser: $(VENV)/.browser ## the dashboard in a real browser (the system's Chromium), against a real fleet
+	@$(BIN)/python -m pytest tests/browser -m browser --timeout 300 $(ARGS)
+
+test-ops: $(VENV)/.test ## alert rules and Grafana's expressions by Prometheus' promtool (Debian's package prometheus)
+	@$(BIN)/python -m pytest tests/ops -m ops --timeout 300 $(ARGS)
+
+screenshot: $(VENV)/.browser ## take the dashboard's pictures for the documents anew, from the demo's fleet
+	@$(BIN)/python -m router.tools.screenshot docs/images $(ARGS)
+
 lint: $(VENV)/.test ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -36,7 +46,7 @@ contracts: $(VENV)/.test ## who may import whom (import-linter)
 	@$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/.test ## pytest
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm and not vllm_full" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm and not vllm_full and not browser and not ops" $(ARGS)
 
 unit-pure: $(VENV)/.test ## the tests of what is compiled or has a native core, again in pure Python
 	@WARMROUTE_NATIVE=no $(BIN)/python -m pytest -n auto --dist loadfile \
@@ -91,6 +101,11 @@ $(VENV)/.native: pyproject.toml $(NATIVE) | $(BIN)/python
 	@$(PIP) install --no-deps --editable .
 	@touch $@
 
+$(VENV)/.browser: locks/browser.txt $(VENV)/.test
+	@echo "installing what tests in a browser need into $(VENV)"
+	@$(PIP) install --require-hashes -r locks/browser.txt
+	@touch $@
+
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 with venv is needed; point PYTHON at one: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
@@ -98,13 +113,15 @@ $(BIN)/python:
 bench-redis: $(VENV)/.test ## bytes that a block takes in Redis, in snapshots and in streams (limits: 24 and 16)
 	@$(BIN)/python -m router.tools.bench_redis $(ARGS)
 
-docs: $(VENV)/.test ## write the reference tables of README.md and the chart's schema anew
-	@$(BIN)/python -m router.tools.reference README.md
+docs: $(VENV)/.test ## write the documents' reference tables, the chart's schema, dashboards and alerts anew
+	@$(BIN)/python -m router.tools.reference README.md docs/*.md
 	@$(BIN)/python -m router.tools.chart_schema helm/values.schema.json
+	@$(BIN)/python -m router.tools.grafana helm/files
+	@$(BIN)/python -m router.tools.alerts helm/files
 
 lock: ## resolve locks/*.txt anew from pyproject.toml
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv
-	@for extra in router agent demo test; do \
+	@for extra in router agent demo test browser; do \
 		.cache/uv/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate --extra $$extra pyproject.toml -o locks/$$extra.txt || exit 1; done
 

@@ -67,6 +67,7 @@ class FleetSeries(Collector):
             replicas,
             lambda replica: sum(u.foreign_requests for u in replica.units),
         )
+        yield _ages(replicas, now_s)
         yield from _engine_figures(replicas)
         distinct = _family("warmroute_index_distinct_blocks")
         distinct.add_metric([], self._index.total_blocks)
@@ -86,6 +87,15 @@ class FleetSeries(Collector):
                 for state in sorted(found):
                     family.add_metric([replica.replica_id, model, state], 1)
         return family
+
+
+def _ages(replicas: list[Replica], now_s: float) -> Metric:
+    family = _family("warmroute_index_age_seconds")
+    for replica in replicas:
+        known = [unit.blocks_as_of_s for unit in replica.units if unit.blocks_as_of_s is not None]
+        if known:  # of replicas without an agent nothing is heard
+            family.add_metric([replica.replica_id], now_s - min(known))
+    return family
 
 
 def _engine_figures(replicas: list[Replica]) -> Iterator[Metric]:

@@ -118,6 +118,7 @@ class Metrics:
     def config_reloaded(self, result: str) -> None:
         """The configuration was read again: `applied`, `unchanged`, `failed`."""
         self._count("warmroute_config_reloads_total", result).value += 1
+        self._count("warmroute_config_failed").value = result == "failed"
 
     def allow_paths(self, paths: Collection[str]) -> None:
         """Label these paths from now on, any other as `other`."""

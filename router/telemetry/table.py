@@ -76,6 +76,7 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     _gauge("config_loaded_timestamp_seconds", "Unix time when the configuration in force was loaded."),
     _gauge("config_info", "1 for the digest of the configuration in force, secrets masked.", "digest"),
+    _gauge("config_failed", "1 while the configuration's file, as it was last read, can't be loaded."),
     _gauge("config_needs_restart", "Changed keys of the configuration that take effect at the next start only."),
     # Workers
     _gauge("workers", "Worker processes by state (`workers` above 1).", "state"),
@@ -257,6 +258,12 @@ METRICS: tuple[MetricSpec, ...] = (
         at_scrape=True,
     ),
     _gauge("index_blocks", "Blocks that the index knows there.", "replica", at_scrape=True),
+    _gauge(
+        "index_age_seconds",
+        "Since the router last heard what the replica's units hold, the oldest of them: agents tell every second.",
+        "replica",
+        at_scrape=True,
+    ),
     _gauge("index_distinct_blocks", "Distinct blocks in the index.", at_scrape=True),
     _gauge(
         "token_cache_bytes",

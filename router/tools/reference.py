@@ -1,6 +1,6 @@
-"""Write the reference tables of README.md from the code itself: `python -m router.tools.reference README.md`.
+"""Write the documents' reference tables from the code itself: `python -m router.tools.reference README.md docs/*.md`.
 
-Each table stands between `<!-- reference:NAME -->` and `<!-- /reference:NAME -->`. A test fails when README differs.
+Each table stands between `<!-- reference:NAME -->` and `<!-- /reference:NAME -->`. A test fails where one differs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from router.admin.endpoints import ENDPOINTS
 from router.config import RouterConfig
 from router.errors import WarmrouteError
 from router.telemetry.table import metrics_table
+from router.tools.alerts import alerts_table
 
 MARKED = re.compile(r"(<!-- reference:(\w+) -->\n)(.*?)(<!-- /reference:\2 -->)", re.DOTALL)
 
@@ -87,6 +88,7 @@ TABLES = {
     "metrics": metrics_table,
     "agent_metrics": agent_metrics_table,
     "options": commands_table,
+    "alerts": alerts_table,
 }
 
 
