@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "chain": Command("router.tools.chain", "router", "what the router makes of a request: tokens and block hashes"),
     "explain": Command("router.tools.explain", "router", "why a request went where it went, or would go"),
     "drain": Command("router.tools.drain", "router", "have a replica take no new requests, or let it again"),
+    "top": Command("router.tools.top", "top", "a router's fleet in a terminal, from second to second"),
     "doctor": Command("router.tools.doctor", "router", "what is wrong with a router or an engine, what to type"),
 }
 
