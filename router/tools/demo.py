@@ -220,6 +220,7 @@ def _stay(fleet: LocalFleet, plan: DemoPlan, console: Console, quiet: bool) -> N
         lines = [
             "",
             f"router     {fleet.router.http}",
+            f"dashboard  {fleet.router.http}/admin/",
             f"decisions  {fleet.router.http}/admin/decisions",
             f"metrics    {fleet.router.http}/metrics",
             *(f"engine r{number}  {engine.http}" for number, engine in enumerate(fleet.engines)),

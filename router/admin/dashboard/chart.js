@@ -54,10 +54,15 @@ export class Chart {
     const span = Math.max(1, (points.at(-1)?.at ?? 1) - from);
     this.x = (at) => LEFT + ((at - from) / span) * (width - LEFT - 6);
     const y = (value) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);
-    const parts = [0, 0.5, 1].flatMap((share) => [
+    const ticks = [0, 1, 0.5].filter((share) => share !== 0.5 || this.format(top / 2) !== this.format(top));
+    const parts = ticks.flatMap((share) => [
       svg("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(share * top), y2: y(share * top) }),
       svg("text", { x: LEFT - 6, y: y(share * top) + 3.5, "text-anchor": "end" }, this.format(share * top)),
     ]);
+    if (!values.flat().some((value) => value !== null)) {
+      const middle = { x: (width + LEFT) / 2, y: HEIGHT / 2 - 14, "text-anchor": "middle" };
+      parts.push(svg("text", middle, points.length ? "No traffic in this span." : "The first figures come within ten seconds."));
+    }
     if (points.length > 1) {
       parts.push(...this.#times(from, span, width));
       parts.push(...(this.stacked ? this.#areas(values, y) : this.#lines(values, y)));

@@ -30,17 +30,16 @@ export function facts(pairs) {
 
 const details = (title, data) => el("details", {}, el("summary", {}, title), el("pre", { tabindex: 0 }, JSON.stringify(data, null, 2)));
 
-/** A decision as /admin/decisions/{id} or /admin/explain gives it. */
-export function decision(found) {
+/** A decision as /admin/decisions/{id} gives it; or, not sent, as /admin/explain does. */
+export function decision(found, { sent = true } = {}) {
   const outcome = found.outcome;
-  const parts = [el("p", { class: "why" }, found.why ?? found.sentence ?? inWords(found))];
-  const after = found.outcome_why ?? found.came_of_it ?? (outcome ? outcomeInWords(found) : null);
-  if (after) parts.push(el("p", { class: "after" }, after));
+  const parts = [el("p", { class: "why" }, found.why)];
+  if (found.what_came) parts.push(el("p", { class: "after" }, found.what_came));
   parts.push(tokens(found));
   parts.push(facts([
     ["Model", found.model ?? "-"],
     ["Policy", found.policy],
-    ["Placed", found.at ? moment(found.at) : "not sent"],
+    ["Placed", sent ? moment(found.at) : "not sent"],
     ["Decided by", found.reason],
     ["Lead", `${count(found.lead_tokens)} tokens`],
     ["Price of a token to compute", found.price.toFixed(2)],
@@ -63,16 +62,6 @@ export function decision(found) {
   }
   parts.push(details("All of it, as JSON", found));
   return parts;
-}
-
-function inWords(found) {
-  const share = found.prompt_tokens ? percent(found.matched_tokens / found.prompt_tokens) : "0%";
-  return `${found.winner} won by ${found.reason}: it is predicted to have ${count(found.matched_tokens)} of ${count(found.prompt_tokens)} prompt tokens (${share}).`;
-}
-
-function outcomeInWords(found) {
-  const cached = found.outcome.cached_tokens;
-  return known(cached) ? `The engine had ${count(cached)} tokens cached.` : "The engine did not say what it had cached.";
 }
 
 function tokens(found) {

@@ -36,6 +36,7 @@ export function seconds(value) {
 /** Two durations with one unit where they share it. */
 export function pair(one, other) {
   const [first, second] = [seconds(one), seconds(other)];
+  if (first === "-" && second === "-") return "-";
   const unit = second.split(" ")[1];
   return first.split(" ")[1] === unit && unit ? `${first.split(" ")[0]} / ${second}` : `${first} / ${second}`;
 }

@@ -144,7 +144,7 @@ function tryBody() {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
-      out.replaceChildren(...decision(await postJson("explain", text.value)));
+      out.replaceChildren(...decision(await postJson("explain", text.value), { sent: false }));
     } catch (error) {
       out.replaceChildren(el("p", { class: "error", role: "alert" }, error.message));
     }

@@ -48,8 +48,8 @@ export class Now {
     const lately = samples.lately(view.totals, view.at, LATELY_S);
     const last = `last ${LATELY_S} s`;
     this.#set("requests", rate(lately?.requests_per_s), `${compact(lately?.prompt_per_s)} prompt tokens/s`);
-    this.#set("hit", percent(lately?.hit, 1), `of ${percent(lately?.available, 1)} available, ${last}`);
-    this.#set("ttft", pair(lately?.p50, lately?.p90), `p99 ${seconds(lately?.p99)}, ${last}`);
+    this.#set("hit", percent(lately?.delivered, 1), known(lately?.delivered) ? `of ${percent(lately.available, 1)} available, ${last}` : `no prompts, ${last}`);
+    this.#set("ttft", pair(lately?.p50, lately?.p90), known(lately?.p50) ? `p99 ${seconds(lately.p99)}, ${last}` : `no streams, ${last}`);
     this.#set("queue", count(view.totals.queue), `${count(view.totals.in_flight)} in flight`, view.totals.queue ? "warn" : null);
     const failed = lately?.failed_share ?? null;
     this.#set("failed", percent(failed, 2), `${plural(lately?.retries ?? 0, "retry").replace("retrys", "retries")}, ${last}`, failed > 0.01 ? "bad" : failed > 0 && "warn");
@@ -58,7 +58,7 @@ export class Now {
     this.#set("kv", percent(mean), uses.length ? `most ${percent(Math.max(...uses))}` : "no replica reports it");
     const ages = rows.filter((row) => row.state !== "down").map((row) => row.index_age_s).filter(known);
     const oldest = ages.length ? Math.max(...ages) : null;
-    this.#set("index", compact(view.index.blocks), ages.length ? `blocks; oldest news ${seconds(oldest)}` : "blocks, as the router remembers", oldest > 15 ? "warn" : null);
+    this.#set("index", compact(view.index.blocks), ages.length ? `blocks; oldest news ${seconds(oldest)}` : "blocks, as remembered", oldest > 15 ? "warn" : null);
   }
 }
 
