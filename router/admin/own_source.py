@@ -35,7 +35,7 @@ class OwnSource:
 
     async def totals(self) -> dict[str, Any]:
         """Return what was counted."""
-        return totals_of(self._view.metrics.instruments)
+        return totals_of(self._view.metrics.instruments, self._view.recorder.ledger)
 
     async def view(self) -> dict[str, Any]:
         """Return the present state."""

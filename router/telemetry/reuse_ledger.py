@@ -98,6 +98,11 @@ class ReuseLedger:
         self.accounts: dict[Key, Account] = {}
         self._seen = SeenBlocks()
 
+    def lost_tokens(self) -> dict[str, int]:
+        """Return by reason the tokens that all accounts lost."""
+        accounts = list(self.accounts.values())
+        return {name: sum(account.tokens[_PLACE[name]] for account in accounts) for name in LOSSES}
+
     def count(self, model: str, tenant: str | None, placement: Placement, outcome: Outcome) -> Counted:
         """Count a request that was served.
 

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from router.telemetry.instruments import Instruments
+from router.telemetry.reuse_ledger import ReuseLedger
 
 GAUGES = ("queue", "in_flight")
 STAGES = ("available", "captured", "delivered", "unobserved")
 _FAILED = ("5xx", "none", "other")
 
 
-def totals_of(instruments: Instruments) -> dict[str, Any]:
+def totals_of(instruments: Instruments, ledger: ReuseLedger) -> dict[str, Any]:
     """Return what was counted since the start, and what waits and runs now.
 
     Returns:
         `requests`, `failed` (answered with 5xx or not at all), `retries`, `aborted`; `prompt_tokens` and the stages of
-        the reuse ledger, in tokens; `lost`: tokens by what they were lost to; `ttft`: requests by bucket of
+        the reuse ledger, in tokens; `lost`: tokens by the reason why no cache gave them; `ttft`: requests by bucket of
         `warmroute_ttft_seconds`; `queue` and `in_flight`: requests.
     """
     values = instruments.values
@@ -30,6 +31,7 @@ def totals_of(instruments: Instruments) -> dict[str, Any]:
         "aborted": sum(values("warmroute_client_aborts_total").values()),
         "prompt_tokens": sum(values("warmroute_prompt_tokens_total").values()),
         **{stage: stages.get((stage,), 0.0) for stage in STAGES},
+        "lost": ledger.lost_tokens(),
         "ttft": instruments.counts("warmroute_ttft_seconds"),
         "queue": sum(values("warmroute_queue_requests").values()),
         "in_flight": sum(values("warmroute_in_flight_requests").values()),

@@ -11,6 +11,7 @@ from router.admin.own_source import router_view
 from router.admin.prefixes import merged_prefixes, under_pseudonyms
 from router.errors import NoReplicaError
 from router.telemetry.instruments import Instruments
+from router.telemetry.reuse_ledger import ReuseLedger
 from router.telemetry.table import METRICS
 from router.telemetry.totals import counted, sum_of, totals_of
 from router.workers.worker import Worker
@@ -18,7 +19,7 @@ from router.workers.worker import Worker
 if TYPE_CHECKING:
     from router.workers.admin import CrewView
 
-_NOTHING = totals_of(Instruments(METRICS))
+_NOTHING = totals_of(Instruments(METRICS), ReuseLedger())
 Ask = Callable[[str], Awaitable[list[tuple[Worker, int, bytes]]]]
 
 

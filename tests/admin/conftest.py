@@ -24,7 +24,6 @@ from router.kv.schemes import HashAlgorithm, Scheme
 from router.placement import Placer
 from router.request.reader import PromptReader
 from router.telemetry.access_log import AccessLog
-from router.telemetry.chain_samples import ChainSamples
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.fleet_series import FleetSeries
 from router.telemetry.metrics import Metrics
@@ -81,7 +80,7 @@ class Admin:
         )
         self.reader = PromptReader(lambda model: None)
         self.reasons: list[str] = []
-        self.chains = ChainSamples()
+        self.chains = self.recorder.chains
         self.view = view = AdminView(
             fleet=self.fleet,
             index=self.index,

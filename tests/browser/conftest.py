@@ -23,9 +23,10 @@ from router.index.prefix_index import PrefixIndex
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.placement import Placer
 from router.request.reader import PromptReader
-from router.telemetry.chain_samples import ChainSamples
+from router.telemetry.access_log import AccessLog
 from router.telemetry.decisions import DecisionLog
 from router.telemetry.metrics import Metrics
+from router.telemetry.recorder import Recorder
 from router.tools.chromium import chromium
 
 SHARED_BLOCKS = 64
@@ -70,9 +71,10 @@ class Large:
         self.config = parse(
             {"listen": "127.0.0.1:0", "models": [{"name": "tiny"}], "redis": "redis://h", "admin": {"token": token}}, {}
         )
-        self.index, self.decisions, self.chains = PrefixIndex(), DecisionLog(10), ChainSamples()
+        self.index, self.metrics = PrefixIndex(), Metrics("1")
+        self.recorder = Recorder(self.metrics, DecisionLog(10), AccessLog(enabled=False))
+        self.chains = self.recorder.chains
         self.fleet = Fleet(on_unit_withdrawn=lambda unit: self.index.clear(unit.slot))
-        self.metrics = Metrics("1")
         for number in range(replicas):
             self._add(number)
         for _ in range(2):
@@ -113,7 +115,7 @@ class Large:
         view = AdminView(
             fleet=self.fleet,
             index=self.index,
-            decisions=self.decisions,
+            recorder=self.recorder,
             metrics=self.metrics,
             config=self.config,
             placer=placer,

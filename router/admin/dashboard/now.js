@@ -104,8 +104,10 @@ export class Flow {
         { name: "Delivered", color: "delivered", value: (point) => point.delivered },
         { name: "Unobserved", color: "unobserved", value: (point) => point.unobserved },
         { name: "Predicted, not there", color: "missed", value: (point) => point.missed },
-        { name: "Passed over for load", color: "passed", value: (point) => point.passed },
-        { name: "Nobody had them", color: "cold", value: (point) => point.cold },
+        { name: "Passed over", color: "passed", value: (point) => point.passed },
+        { name: "Evicted", color: "evicted", value: (point) => point.evicted },
+        { name: "First seen", color: "cold", value: (point) => point.first },
+        { name: "Not readable", color: "unread", value: (point) => point.unread },
       ],
     });
     this.ttft = new Chart(byId("chart-ttft"), {
@@ -130,7 +132,7 @@ export class Flow {
     const points = samples.points(this.span);
     const last = points.at(-1);
     const told = (text) => (last ? text() : "no figures yet");
-    this.ledger.update(points, told(() => `${percent(last.delivered, 1)} delivered, ${percent(last.missed, 1)} predicted and not there, ${percent(last.passed, 1)} passed over for load`));
+    this.ledger.update(points, told(() => `${percent(last.delivered, 1)} delivered, ${percent(last.missed, 1)} predicted and not there, ${percent(last.passed, 1)} passed over, ${percent(last.evicted, 1)} evicted, ${percent(last.first, 1)} first seen`));
     this.ttft.update(points, told(() => `p50 ${seconds(last.p50)}, p90 ${seconds(last.p90)}, p99 ${seconds(last.p99)}`));
     this.queue.update(points, told(() => `${count(last.queue)} waiting, ${count(last.in_flight)} in flight`));
   }

@@ -37,23 +37,22 @@ export class Samples {
     const ttft = other.ttft.map((value, place) => Math.max(0, value - (one.ttft[place] ?? 0)));
     const prompt = grown("prompt_tokens");
     const share = (tokens) => (prompt ? Math.min(1, Math.max(0, tokens / prompt)) : null);
-    const [available, captured, delivered, unobserved] =
-      ["available", "captured", "delivered", "unobserved"].map(grown);
-    const missed = Math.max(0, captured - unobserved - delivered);
-    const passed = Math.max(0, available - captured);
+    const lost = (...reasons) => share(reasons.reduce((sum, reason) =>
+      sum + Math.max(0, (other.lost[reason] ?? 0) - (one.lost[reason] ?? 0)), 0));
     return {
       at: other.at,
       requests_per_s: grown("requests") / over,
       prompt_per_s: prompt / over,
       failed_share: grown("requests") ? grown("failed") / grown("requests") : null,
       retries: grown("retries"),
-      hit: share(delivered),
-      available: share(available),
-      delivered: share(delivered),
-      unobserved: share(unobserved),
-      missed: share(missed),
-      passed: share(passed),
-      cold: share(prompt - delivered - unobserved - missed - passed),
+      available: share(grown("available")),
+      delivered: share(grown("delivered")),
+      unobserved: share(grown("unobserved")),
+      missed: lost("stale", "mismatch"),
+      passed: lost("load", "unavailable"),
+      evicted: lost("evicted"),
+      first: lost("first_time"),
+      unread: lost("tail", "not_read", "deadline", "not_understood"),
       p50: quantile(ttft, this.bounds, 0.5),
       p90: quantile(ttft, this.bounds, 0.9),
       p99: quantile(ttft, this.bounds, 0.99),
