@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from heapq import nlargest
 from typing import Any
 
 from router.scheduling.decision import Decision
@@ -12,14 +13,15 @@ RETRY_TOKENS = 1_000
 """What a retry weighs among surprises."""
 
 
-def notable(decisions: Iterable[Decision]) -> dict[str, list[dict[str, Any]]]:
+def notable(decisions: Sequence[Decision]) -> dict[str, list[dict[str, Any]]]:
     """Return the newest decisions, the slowest and the most surprising ones for JSON, in brief.
 
     Args:
         decisions: Newest first.
     """
-    rows = [brief(decision) for decision in decisions]
-    return ranked(rows)
+    slowest = nlargest(NOTABLE, decisions, key=_ttft_s)
+    surprising = nlargest(NOTABLE, decisions, key=_surprise_tokens)
+    return ranked([brief(decision) for decision in (*decisions[:NOTABLE], *slowest, *surprising)])
 
 
 def ranked(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -57,8 +59,20 @@ def brief(decision: Decision) -> dict[str, Any]:
         "ended": outcome is not None,
         "retries": len(decision.retries),
         "surprise": _surprise(difference, passed_over, len(decision.retries), decision.prompt_reason),
-        "surprise_tokens": abs(difference) + passed_over + RETRY_TOKENS * len(decision.retries),
+        "surprise_tokens": _surprise_tokens(decision),
     }
+
+
+def _ttft_s(decision: Decision) -> float:
+    outcome = decision.outcome
+    return -1.0 if outcome is None or outcome.ttft_s is None else outcome.ttft_s
+
+
+def _surprise_tokens(decision: Decision) -> int:
+    """How many tokens came out, or were placed, otherwise than one would think; a retry weighs as some."""
+    outcome, matched = decision.outcome, decision.matched_tokens
+    difference = 0 if outcome is None or outcome.cached_tokens is None else abs(outcome.cached_tokens - matched)
+    return difference + max(0, decision.available_tokens - matched) + RETRY_TOKENS * len(decision.retries)
 
 
 def _surprise(difference: int, passed_over: int, retries: int, prompt_reason: str | None) -> str:

@@ -34,7 +34,8 @@ def fleet_view(
         `index`: `blocks`, distinct ones.
     """
     latest = decisions.latest(MAX_DECISIONS)
-    recent = windows(latest, now_unix_s)
+    replica_of = {unit.unit_id: unit.replica.replica_id for unit in fleet.units.values()}
+    recent = windows(latest, replica_of, now_unix_s)
     rows = [
         _row(replica, index, vouching, recent.get(replica.replica_id) or empty_window(), now_s)
         for replica in fleet.replicas.values()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from router.scheduling.decision import Decision
@@ -14,11 +14,14 @@ MAX_DECISIONS = 2_000
 """Looked at for each view: a busy router's window is shorter."""
 
 
-def windows(decisions: Iterable[Decision], now_unix_s: float) -> dict[str, dict[str, Any]]:
+def windows(
+    decisions: Iterable[Decision], replica_of: Mapping[str, str], now_unix_s: float
+) -> dict[str, dict[str, Any]]:
     """Return by replica what came of the requests placed there within `WINDOW_S`.
 
     Args:
         decisions: Newest first.
+        replica_of: The replica of each unit; what was placed at others is left out.
 
     Returns:
         `requests` that ended, `failed`, `prompt_tokens` and `cached_tokens` where the engine told both, `ttft`:
@@ -29,9 +32,9 @@ def windows(decisions: Iterable[Decision], now_unix_s: float) -> dict[str, dict[
         if decision.at_unix_s < now_unix_s - WINDOW_S:
             break
         outcome = decision.outcome
-        if outcome is None:
+        replica_id = replica_of.get(decision.winner)
+        if outcome is None or replica_id is None:
             continue
-        replica_id = next((c.replica_id for c in decision.candidates if c.unit_id == decision.winner), decision.winner)
         window = found.get(replica_id)
         if window is None:
             window = found[replica_id] = empty_window()

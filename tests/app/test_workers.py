@@ -168,6 +168,36 @@ def test_metrics_and_decisions_are_all_workers_together(two: Any) -> None:
     assert router.admin.send("POST", "/admin/explain", BODY)[2]["winner"]
 
 
+async def test_the_live_view_is_of_all_workers_together(two: Any, eventually: Eventually) -> None:
+    """The dashboard, its figures, decisions of both, and its stream, through whichever worker is asked."""
+    router = two()
+    ids = spread(router)
+
+    def overview() -> dict[str, Any]:
+        found: dict[str, Any] = router.admin.send("GET", "/admin/overview")[2]
+        return found
+
+    await eventually(lambda: overview()["totals"]["requests"] == len(ids))
+    seen = overview()
+    assert (seen["workers"], seen["ready"]) == (2, True)
+    assert [row["state"] for row in seen["replicas"]] == ["ready", "ready"]
+    assert sum(row["window"]["requests"] for row in seen["replicas"]) == len(ids)
+    assert {row["worker"] for row in seen["decisions"]["latest"]} == {0, 1}
+    status, headers, page = router.admin.send("GET", "/admin/")
+    assert (status, headers["content-type"], b"Warmroute" in page) == (200, "text/html; charset=utf-8", True)
+    connection = router.admin.connection()
+    connection.request("GET", "/admin/events")
+    stream, heard = connection.getresponse(), b""
+    while b"event: overview\ndata: {" not in heard:
+        heard += stream.read1()
+    connection.close()
+    assert b"event: history" in heard
+    old = pids(router)
+    os.kill(old[0], signal.SIGKILL)
+    await eventually(lambda: len(set(pids(router)) - set(old)) == 1 and overview()["workers"] == 2, 30)
+    assert overview()["totals"]["requests"] == len(ids), "what a worker had counted stays"
+
+
 async def test_what_is_in_flight_counts_for_every_worker(
     two: Any, engines: list[Engine], eventually: Eventually, workers_in: Any
 ) -> None:

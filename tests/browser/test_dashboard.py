@@ -43,6 +43,9 @@ def test_it_is_live_and_explains_what_is_clicked(fleet, open_page):
     expect(page.locator("#kpi-hit .value")).to_have_text(re.compile(r"\d+\.\d%"), timeout=30_000)
     expect(page.locator("#chart-ttft path").first).to_be_attached(timeout=30_000)
     expect(page.locator("#prefixes-table tbody tr").first).to_be_visible(timeout=30_000)
+    expect(page.locator("#chart-ledger .legend")).to_contain_text(re.compile(r"Delivered\d+%"), timeout=30_000)
+    expect(page.locator("#reload")).to_contain_text("started")
+    expect(page.locator("#config")).to_contain_text("placement")
     page.get_by_role("tab", name="Slowest").click()
     row = page.locator("#decisions-table tbody tr").first
     request_id = row.locator("th").get_attribute("title")

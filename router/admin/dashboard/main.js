@@ -44,7 +44,10 @@ function onEvent(name, data) {
   heard = Date.now();
   if (name === "history") { samples.begin(data); fleet.bounds = data.ttft_bounds_s; }
   if (name === "sample") samples.add(data);
-  if (name === "overview") view = data;
+  if (name === "overview") {
+    view = data;
+    view.replicas.sort((one, other) => one.replica.localeCompare(other.replica, "en", { numeric: true }));
+  }
   if (paused) return;
   if (name === "overview") show();
   if (name === "prefixes") prefixes.update(data);
