@@ -22,6 +22,8 @@ from router.telemetry.chain_samples import ChainSample
 
 DEFAULT_PREFIXES = 24
 MAX_PREFIXES = 100
+HALF_LIFE_S = 20.0
+"""A request of so long ago is half as hot as one of now."""
 _MIN_REQUESTS = 2
 _SLICE_CHAINS = 32
 _PSEUDONYM_KEY = secrets.token_bytes(32)
@@ -33,11 +35,13 @@ class HotPrefix:
 
     Attributes:
         requests: Sampled requests that begin with it.
+        lately: The same, those of some time ago counted less.
         sample: One of them.
         blocks: Its length.
     """
 
     requests: int
+    lately: float
     sample: ChainSample
     blocks: int
 
@@ -57,29 +61,33 @@ class HotPrefix:
         return self.blocks * self.sample.block_size
 
     @property
-    def heat(self) -> int:
-        """Prompt tokens of the sampled requests that lie in it."""
-        return self.requests * self.tokens
+    def heat(self) -> float:
+        """Prompt tokens of the sampled requests that lie in it, those of some time ago counted less."""
+        return self.lately * self.tokens
 
 
 async def hot_prefixes(samples: Sequence[ChainSample], limit: int) -> list[HotPrefix]:
     """Return the prefixes that most prompt tokens lie in, hottest first; the loop goes on meanwhile."""
     counts: Counter[int] = Counter()
+    lately: dict[int, float] = {}
+    newest_s = samples[-1].at_s if samples else 0.0
     for number, sample in enumerate(samples):
-        counts.update(_sampled(sample))
+        blocks, weight = _sampled(sample), 0.5 ** ((newest_s - sample.at_s) / HALF_LIFE_S)
+        counts.update(blocks)
+        lately.update((block, lately.get(block, 0.0) + weight) for block in blocks)
         if number % _SLICE_CHAINS == 0:
             await asyncio.sleep(0)
     found: dict[int, HotPrefix] = {}
     for number, sample in enumerate(samples):
         for place, block in _ends(sample, counts):
             if block not in found:
-                found[block] = HotPrefix(counts[block], sample, place + 1)
+                found[block] = HotPrefix(counts[block], lately[block], sample, place + 1)
         if number % _SLICE_CHAINS == 0:
             await asyncio.sleep(0)
     return sorted(found.values(), key=lambda prefix: (-prefix.heat, -prefix.requests, prefix.last))[:limit]
 
 
-def _sampled(sample: ChainSample) -> Iterable[int]:
+def _sampled(sample: ChainSample) -> list[int]:
     return [sample.chain[place] for place in PLACES[: samples_in(len(sample.chain))]]
 
 
@@ -133,6 +141,7 @@ def _view(prefix: HotPrefix, held: dict[str, float]) -> dict[str, Any]:
         "blocks": prefix.blocks,
         "tokens": prefix.tokens,
         "requests": prefix.requests,
+        "heat_tokens": round(prefix.heat, 1),
         "held": held,
     }
 
@@ -141,9 +150,10 @@ def merged_prefixes(found: Sequence[dict[str, Any]], limit: int) -> dict[str, An
     """Return what several workers sampled as one: requests add up, what replicas hold all know alike."""
     by_hash: dict[str, dict[str, Any]] = {}
     for view in (view for each in found for view in each["prefixes"]):
-        known = by_hash.setdefault(view["hash"], {**view, "requests": 0})
+        known = by_hash.setdefault(view["hash"], {**view, "requests": 0, "heat_tokens": 0.0})
         known["requests"] += view["requests"]
-    ranked = sorted(by_hash.values(), key=lambda view: (-view["requests"] * view["tokens"], view["hash"]))
+        known["heat_tokens"] = round(known["heat_tokens"] + view["heat_tokens"], 1)
+    ranked = sorted(by_hash.values(), key=lambda view: (-view["heat_tokens"], view["hash"]))
     return {
         "sampled_requests": sum(each["sampled_requests"] for each in found),
         "sampled_tokens": sum(each["sampled_tokens"] for each in found),

@@ -27,6 +27,19 @@ async def test_a_prefix_ends_where_fewer_requests_go_on_together():
     assert [(each.last, each.blocks, each.requests, each.heat) for each in found] == [(5, 5, 2, 160), (3, 3, 3, 144)]
 
 
+async def test_what_was_hot_a_while_ago_gives_way():
+    """Three requests of 40 s ago weigh as much as three quarters of one of now; each is told with all its requests."""
+    old, new = (
+        [ChainSample("tiny", 16, array("Q", (1, 2)), 37, 0.0)] * 3,
+        [ChainSample("tiny", 16, array("Q", (8, 9)), 37, 40.0)] * 2,
+    )
+    found = await hot_prefixes([*old, *new], 10)
+    assert [(each.last, each.requests, each.lately, each.heat) for each in found] == [
+        (9, 2, 2.0, 64.0),
+        (2, 3, 0.75, 24.0),
+    ]
+
+
 async def test_long_prefixes_are_found_to_a_sixteenth():
     """Two requests share 1,000 blocks: what is told is at most that, and at least fifteen sixteenths."""
     shared = range(1, 1_001)
@@ -57,6 +70,7 @@ async def test_each_replica_s_share_is_what_it_holds_from_the_beginning():
             "blocks": 5,
             "tokens": 80,
             "requests": 2,
+            "heat_tokens": 160.0,
             "held": {"all": 1.0, "some": 0.6},
         }
     ]

@@ -1,7 +1,7 @@
 // Which beginnings are hot, and who holds them: a table whose last column is a strip with a cell for each replica.
 
 import { byId, el, hideTip, meter, setAttribute, setText, showTip } from "./dom.js";
-import { count, percent } from "./format.js";
+import { compact, count, percent } from "./format.js";
 import { Table } from "./table.js";
 
 const MAX_CELL = 96;
@@ -36,7 +36,8 @@ export class Prefixes {
         { key: "model", title: "Model", sort: (row) => row.model, text: (row) => row.model },
         { key: "tokens", title: "Tokens", numeric: true, sort: (row) => row.tokens, text: (row) => count(row.tokens) },
         metered("requests", "Requests", "Share of the requests that were sampled", (row) => row.requests / this.found.sampled_requests),
-        metered("heat", "Prompt tokens", "Share of the sampled prompt tokens that lie in it", (row) => (row.requests * row.tokens) / Math.max(1, this.found.sampled_tokens)),
+        metered("share", "Prompt tokens", "Share of the sampled prompt tokens that lie in it", (row) => (row.requests * row.tokens) / Math.max(1, this.found.sampled_tokens)),
+        { key: "heat", title: "Heat", hint: "Prompt tokens of sampled requests that lie in it, with a half-life of 20 s", numeric: true, sort: (row) => row.heat_tokens, text: (row) => compact(row.heat_tokens) },
         { key: "holders", title: "Held by", hint: "Replicas that hold all of it, and those that hold its beginning", numeric: true, sort: (row) => holders(row).whole, text: (row) => `${holders(row).whole} + ${holders(row).part}` },
         { key: "strip", title: "", hint: "Each replica, in the fleet's order; darker holds more", className: "strips", cell: () => this.#strip(holders) },
       ],
@@ -114,7 +115,7 @@ export class Prefixes {
 
   update(found) {
     this.found = found;
-    setText(byId("prefixes-note"), `of ${count(found.sampled_requests)} sampled requests; what most of their prompt tokens lie in comes first`);
+    setText(byId("prefixes-note"), `of ${count(found.sampled_requests)} sampled requests; hottest first`);
     this.table.update(found.prefixes);
   }
 
