@@ -21,7 +21,8 @@ MAX_TOKENS = 2_000_000
 """Tokens kept, 4 bytes each."""
 MIN_USES = 1.5
 """A beginning that came less often of late is not worth computing ahead."""
-_DEPTHS = [count << octave for octave in range(2, 20) for count in (4, 5, 6, 7)]
+DEPTHS = [count << octave for octave in range(2, 20) for count in (4, 5, 6, 7)]
+"""Blocks of the beginnings that are counted."""
 
 Key = tuple[str, int]
 """Model, as requests name it; hash of the beginning's last block."""
@@ -108,7 +109,7 @@ class HotPrefixes:
         known: list[Key] = []
         path: list[Key] = []
         entries = self._entries
-        for blocks in _DEPTHS[: bisect_right(_DEPTHS, len(chain))]:
+        for blocks in DEPTHS[: bisect_right(DEPTHS, len(chain))]:
             key = (model, chain[blocks - 1])
             entry = entries.get(key)
             if entry is None:

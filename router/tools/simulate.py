@@ -67,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--approximate", action="store_true", help="engines announce no blocks: routers remember what they sent where")
     add("--routers", type=int, default=1, metavar="N", help="routers that share the traffic, 1 to 64 (default: 1)")
+    add("--warm-joins", action="store_true", help="replicas that join get the hottest beginnings first (`cost` alone)")
     add("--no-shared-load", action="store_true", help="routers do not tell each other what they have in flight")
     add("--event-delay-s", type=float, default=0.02, metavar="S", help="from block to index, seconds (default: 0.02)")
     add("--event-loss-share", type=float, default=0.0, metavar="P", help="announcements lost, 0 to 1 (default: 0)")

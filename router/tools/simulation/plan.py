@@ -97,7 +97,7 @@ def check(args: argparse.Namespace, scenario: Scenario | None) -> Plan:
     speeds: Sequence[float] = scenario.speeds if scenario is not None else (8_000.0,)
     if args.prefill_tokens_per_s is not None:
         speeds = _speeds(args.prefill_tokens_per_s, problems)
-    placement = _placement(args.weight, speeds, problems)
+    placement = _placement(args.weight, speeds, problems, warm_joins=args.warm_joins)
     if problems or placement is None:
         raise ConfigurationError(problems)
     shapes = [
@@ -138,9 +138,11 @@ def _speeds(text: str, problems: list[Problem]) -> list[float]:
     return speeds
 
 
-def _placement(pairs: Sequence[str], speeds: Sequence[float], problems: list[Problem]) -> PlacementConfig | None:
+def _placement(
+    pairs: Sequence[str], speeds: Sequence[float], problems: list[Problem], *, warm_joins: bool
+) -> PlacementConfig | None:
     """Return the configuration with `--weight` in it; a router's first guess of the speed is the mean."""
-    values: dict[str, object] = {"prefill_tokens_per_s": sum(speeds) / len(speeds)}
+    values: dict[str, object] = {"prefill_tokens_per_s": sum(speeds) / len(speeds), "warming": {"join": warm_joins}}
     weights: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -20,6 +20,7 @@ from router.fleet.peers import EVERY_S, PeerLoads, row_of
 from router.fleet.replica import Unit
 from router.index.approximate import ApproximateMemory
 from router.index.expected import ExpectedBlocks
+from router.index.hot_prefixes import HotPrefixes
 from router.index.prefix_index import PrefixIndex
 from router.kv.extra_keys import Lora
 from router.kv.schemes import HashAlgorithm, Scheme
@@ -29,6 +30,7 @@ from router.scheduling.decision import Outcome
 from router.tools.simulation.engine import Engine
 from router.tools.simulation.requests import Job
 from router.tools.simulation.timeline import Timeline
+from router.tools.simulation.warming import Warming
 
 SHARED_AFTER_S = 0.015
 """From a change to the other routers' knowing of it, where the last one is long enough ago: noticed, written, read."""
@@ -89,12 +91,16 @@ class Router:
         self._hearing = hearing
         self.index = PrefixIndex()
         self.approximate = ApproximateMemory(self.index)
-        self.fleet = Fleet(prefill_tokens_per_s=config.prefill_tokens_per_s, on_unit_withdrawn=self._withdrawn)
+        self.hot = HotPrefixes()
+        self.fleet = Fleet(
+            prefill_tokens_per_s=config.prefill_tokens_per_s,
+            hold_new_s=config.warming.timeout_s if config.warming.join else 0.0,
+            on_unit_withdrawn=self._withdrawn,
+        )
         self.expected = ExpectedBlocks()
         self.placer = Placer(
-            self.fleet, self.index, self.expected, self.approximate, config, rng, unix_time=lambda: 0.0
+            self.fleet, self.index, self.expected, self.approximate, config, rng, unix_time=lambda: 0.0, hot=self.hot
         )
-
         self.peers = PeerLoads(self.fleet)
 
     def _withdrawn(self, unit: Unit) -> None:
@@ -138,12 +144,21 @@ class OwnPlacement:
         self._tells = hearing.shared_load and routers > 1 and not hearing.exact
         self._telling = False
         self._told_s = 0.0
+        self._config = config
+        self._warming: Warming | None = None
 
     def joined(self, replica: int, engine: Engine) -> None:
         """See `Rule`."""
         self.engines[replica] = engine
         for router in self.routers:
             router.joined(replica, engine, self._timeline.now_s)
+        if self._config.warming.join:
+            if self._warming is None:
+                fleets = [router.fleet for router in self.routers]
+                block_tokens = engine.shape.block_tokens
+                hot = self.routers[0].hot
+                self._warming = Warming(self._config.warming, hot, fleets, self._timeline, block_tokens)
+            self._warming.joined(_name(replica), engine)
 
     def left(self, replica: int) -> None:
         """See `Rule`."""
@@ -160,7 +175,11 @@ class OwnPlacement:
         turn = job.turn
         engine = next(iter(self.engines.values()))
         names = list(turn.blocks[: turn.prompt_tokens // engine.shape.block_tokens])
-        prompt = NamedPrompt(Kind.CHAT, None, True, None, turn.prompt_tokens, names=names)
+        # What is sampled of beginnings takes its tokens along: here they stand for nothing but their number.
+        ids = range(turn.prompt_tokens) if self._warming is not None else None
+        if self._warming is not None:
+            self._warming.saw(names)
+        prompt = NamedPrompt(Kind.CHAT, None, True, ids, turn.prompt_tokens, names=names)
         placement = router.placer.place(prompt, str(job.number), now_s)
         self._placed[job] = router, placement
         self._tell_soon()
@@ -176,17 +195,25 @@ class OwnPlacement:
 
     def first_token(self, job: Job) -> None:
         """See `Rule`."""
+        if self._warming is not None and self._warming.owns(job):
+            return
         router, placement = self._placed[job]
         router.placer.first_token(placement, self._timeline.now_s)
         self._tell_soon()
 
     def finished(self, job: Job) -> None:
         """See `Rule`."""
+        if self._warming is not None and self._warming.owns(job):
+            self._warming.finished(job)
+            return
         outcome = Outcome(200, None, job.turn.prompt_tokens, job.cached_tokens, job.turn.output_tokens, job.ttft_s, 0.0)
         self._end(job, outcome)
 
     def lost(self, job: Job) -> None:
         """See `Rule`."""
+        if self._warming is not None and self._warming.owns(job):
+            self._warming.lost(job)
+            return
         self._end(job, Outcome(None, "upstream_broken", None, None, None, None, 0.0))
 
     def _end(self, job: Job, outcome: Outcome) -> None:
