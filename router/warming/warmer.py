@@ -14,9 +14,10 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from router.config_placement import WarmingConfig
 from router.errors import WarmrouteError
@@ -92,19 +93,19 @@ class Warmer:
                     group.create_task(work())
                 await asyncio.sleep(LOOK_EVERY_S)
 
-    def look(self) -> list[Callable[[], asyncio._CoroutineLike[None]]]:
+    def look(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """Return what is to be done for replicas that joined or began to drain since the last time."""
-        found: list[Callable[[], asyncio._CoroutineLike[None]]] = []
+        found: list[Callable[[], Coroutine[Any, Any, None]]] = []
         present = set(self._fleet.replicas.values())
         self._drained &= {replica for replica in present if replica.draining}
         for replica in present:
             if replica.draining:
                 if self.config.drain and replica not in self._drained and replica.down_reason is None:
                     self._drained.add(replica)
-                    found.append(lambda replica=replica: self._rehome(replica))  # type: ignore[misc]
+                    found.append(partial(self._rehome, replica))
             elif replica.held_until_s is not None and replica not in self._joining and replica.units:
                 self._joining.add(replica)
-                found.append(lambda replica=replica: self._warm(replica))  # type: ignore[misc]
+                found.append(partial(self._warm, replica))
         return found
 
     async def _warm(self, replica: Replica) -> None:
