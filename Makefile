@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting bench-index docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -64,6 +64,10 @@ bench-prompt: $(VENV)/.test ## what a prompt's chain costs: next turn of a long 
 	@$(BIN)/python -m loadtest.bench.prompt $(ARGS)
 
 bench-proxy: $(VENV)/.test ## what the data plane costs: requests/s, latency, streams, where the time goes; ARGS=--hold: memory, --observability: what taking note costs
+bench-index: $(VENV)/.test ## the index and a decision: time, memory, events/s; ARGS="--dynamo PYTHON": beside Dynamo's RadixTree
+	@$(BIN)/python -m loadtest.bench.index $(ARGS)
+
+bench-proxy: $(VENV)/.test ## what the data plane costs: requests/s, latency, streams, where the time goes; ARGS=--hold: memory
 	@$(BIN)/python -m loadtest.bench.proxy $(ARGS)
 
 bench-decisions: $(VENV)/.test ## memory of decisions, ledger and metrics after 100,000 decisions (limit: 60 MB)
