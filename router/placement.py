@@ -153,10 +153,10 @@ class Placer:
         if self._affinity is not None and wishes.session is not None:
             pick = self._keep_session(self._affinity, wishes.session, survey, pick, now_s)
             self._affinity.went(wishes.session, pick.winner, survey.removed, now_s)
-        winner, place = pick.winner, pick.place
+        place = pick.place
         unit, chain, held_blocks = survey.units[place], survey.chains[place], survey.held_blocks[place]
         is_probe = self._fleet.probed(unit.replica, now_s)
-        doubted = winner.unit_id in survey.doubted
+        doubted = unit.unit_id in survey.doubted
         expected = record = evidence = None
         if chain and unit.trust is not Trust.NONE:
             expected = self._expected.expect(unit.slot, chain, held_blocks)
@@ -166,8 +166,8 @@ class Placer:
             evidence = self.proving.begin(record, unit, prompt, chain, announced_blocks)
         if self._hot is not None and self._config.warming.is_on and chain and not wishes.own:
             self._saw(self._hot, prompt, unit, chain, now_s)
-        uncached = max(0, prompt.tokens - winner.expected_tokens)
-        known = prompt.reason is None and winner.trust in (Trust.EXACT, Trust.MAPPED)
+        uncached = max(0, prompt.tokens - survey.candidates.expected_tokens[place])
+        known = prompt.reason is None and survey.candidates.trusts[place] in (Trust.EXACT, Trust.MAPPED)
         reservation = unit.in_flight.reserve(uncached, now_s, observable=prompt.stream, teaches=known)
         decision = self._explain(prompt, request_id, survey, pick, profile)
         decision.retries = list(excluded)
@@ -323,7 +323,7 @@ class Placer:
         return Pick(place, candidates, REASON, pick.price, lead_of(candidates.costs, place))
 
     def _explain(self, prompt: Prompt, request_id: str, survey: Survey, pick: Pick, profile: Profile) -> Decision:
-        winner, key = pick.winner, survey.owner_key
+        candidates, place, key = survey.candidates, pick.place, survey.owner_key
         return Decision(
             request_id,
             self._unix_time(),
@@ -331,14 +331,14 @@ class Placer:
             profile.config.policy,
             prompt.tokens,
             pick.price,
-            survey.candidates,
+            candidates,
             survey.removed,
-            winner.unit_id,
+            candidates.unit_ids[place],
             pick.lead_tokens,
-            winner.matched_tokens,
-            winner.expected_tokens,
+            candidates.matched_tokens[place],
+            candidates.expected_tokens[place],
             pick.reason,
-            winner.trust,
+            candidates.trusts[place],
             prompt.reason,
             None if key is None else survey.ring.owner(key),
             term_names=profile.terms,

@@ -175,9 +175,12 @@ class Proving:
         missing = last - held_blocks
         if missing < 0 or self._index.holds(slot, chain[last]):
             return []
-        spread = (held_blocks + missing * sample // (SAMPLES - 1) for sample in range(SAMPLES))
-        places = sorted({place // step * step + step - 1 for place in spread})
-        return [place for place in places if not self._index.holds(slot, chain[place])]
+        places: list[int] = []
+        for sample in range(SAMPLES):  # rising
+            place = (held_blocks + missing * sample // (SAMPLES - 1)) // step * step + step - 1
+            if (not places or place > places[-1]) and not self._index.holds(slot, chain[place]):
+                places.append(place)
+        return places
 
 
 def _verdict(evidence: Evidence, now_s: float) -> Verdict | None:

@@ -127,10 +127,12 @@ class Surveyor:
         view = self._view(prompt.model)
         survey = Survey(view.ring)
         limit = self._fleet.max_in_flight
-        for replica in view.replicas:
+        # As nearly all are ready, not tried and not full, which no filter objects to, few are looked at closely.
+        suspects = view.replicas if limit > 0 or excluded else _troubled(view.replicas)
+        for replica in suspects:
             full = limit > 0 and replica.requests >= limit
             if not full and not replica.troubled and replica.replica_id not in excluded:
-                continue  # as nearly all: ready, not tried and not full, which no filter objects to
+                continue
             why = objection(Standing(replica.state(now_s), replica.replica_id in excluded, full))
             if why is not None:
                 survey.removed[replica.replica_id] = why
@@ -206,7 +208,8 @@ class Surveyor:
             if chain and survey.owner_key is None:
                 survey.owner_key = chain[min(len(chain), self.config.owner_blocks) - 1]
             if chain and prompt.reads_cache:
-                readable = chain[: max_hit_tokens(prompt.tokens, block_size) // block_size]
+                most = max_hit_tokens(prompt.tokens, block_size) // block_size
+                readable = chain if most >= len(chain) else chain[:most]
         columns = self._columns(survey, prompt, family, readable)
         if not columns.units:
             return
@@ -277,6 +280,11 @@ class Surveyor:
     def _trust_shares(self, trusts: Sequence[Trust]) -> list[float]:
         share = self.config.weights.approximate_share
         return [share if trust is Trust.APPROXIMATE else 1.0 for trust in trusts]
+
+
+def _troubled(replicas: Sequence[Replica]) -> list[Replica]:
+    """Return those whose state can be any but READY (`Replica.troubled`, without a call for each)."""
+    return [r for r in replicas if r.draining or r.down_reason is not None or r.ejected_until_s is not None]
 
 
 def _slot_read(unit: Unit, doubted: bool) -> int:

@@ -230,7 +230,12 @@ class PrefixIndex:
     def holds(self, slot: int, block: int) -> bool:
         """Whether a unit holds a block on any tier, in any group."""
         column = self._column_of.get(slot)
-        return column is not None and any(layer.holds(column, block) for layer in self._layers.values())
+        if column is None:
+            return False
+        for layer in self._layers.values():  # noqa: SIM110  # asked for each request, and `any` makes a generator
+            if layer.holds(column, block):
+                return True
+        return False
 
     def leading(self, slot: int, hashes: Sequence[int]) -> int:
         """Return how many leading blocks of a chain a unit holds."""

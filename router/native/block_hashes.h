@@ -63,9 +63,12 @@ static int hashes_next(BlockHashes *hashes, uint64_t chunk[CHUNK]) {
     if (hashes->items == NULL) {
         memcpy(chunk, (const uint64_t *)hashes->view.buf + hashes->next, count * sizeof *chunk);
     } else {
-        for (int i = 0; i < count; i++)
+        for (int i = 0; i < count; i++) {
+            if (left - i > CHUNK) /* ints of a prompt that was read a while ago are far from the processor */
+                __builtin_prefetch(PySequence_Fast_GET_ITEM(hashes->items, hashes->next + i + CHUNK));
             if (!hash_of(PySequence_Fast_GET_ITEM(hashes->items, hashes->next + i), &chunk[i]))
                 return -1;
+        }
     }
     hashes->next += count;
     return count;

@@ -81,21 +81,32 @@ static int walk_block(Walk *walk, const Group *groups, Py_ssize_t group_count, u
     return any != 0;
 }
 
-/* Walk along a chain until nobody holds more. Returns 0 with an exception set. */
+/* The next chunk of a chain, with its entries on their way from memory. Returns as `hashes_next`. */
+static int next_chunk(BlockHashes *chain, const Group *groups, Py_ssize_t group_count, uint64_t chunk[CHUNK]) {
+    int count = hashes_next(chain, chunk);
+    for (Py_ssize_t g = 0; g < group_count; g++)
+        for (int tier = 0; tier < TIERS; tier++)
+            for (int i = 0; groups[g].tiers[tier] != NULL && i < count; i++)
+                map_prefetch(&groups[g].tiers[tier]->map, chunk[i]);
+    return count;
+}
+
+/* Walk along a chain until nobody holds more, a chunk behind what is fetched. Returns 0 with an exception set. */
 static int walk_chain(Walk *walk, const Group *groups, Py_ssize_t group_count, BlockHashes *chain) {
-    uint64_t chunk[CHUNK];
+    uint64_t chunks[2][CHUNK];
     int32_t depth = 0;
-    int count, is_held = 1;
-    while (is_held && (count = hashes_next(chain, chunk)) != 0) {
-        if (count < 0)
+    int turn = 0, is_held = 1, count = next_chunk(chain, groups, group_count, chunks[turn]);
+    while (is_held && count > 0) {
+        int following = next_chunk(chain, groups, group_count, chunks[!turn]);
+        if (following < 0)
             return 0;
-        for (Py_ssize_t g = 0; g < group_count; g++)
-            for (int tier = 0; tier < TIERS; tier++)
-                for (int i = 0; groups[g].tiers[tier] != NULL && i < count; i++)
-                    map_prefetch(&groups[g].tiers[tier]->map, chunk[i]);
         for (int i = 0; i < count && is_held; i++)
-            is_held = walk_block(walk, groups, group_count, chunk[i], depth++);
+            is_held = walk_block(walk, groups, group_count, chunks[turn][i], depth++);
+        turn = !turn;
+        count = following;
     }
+    if (count < 0)
+        return 0;
     for (uint32_t i = 0; i < walk->words; i++)
         end_columns(walk, i, walk->left[i], depth);
     return 1;

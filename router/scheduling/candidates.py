@@ -7,6 +7,7 @@ an object a candidate. Whoever wants one candidate, to explain a choice or to sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import add
 from typing import Any, overload
 
 from router.scheduling.candidate import Candidate
@@ -132,7 +133,10 @@ class Candidates(Sequence[Candidate]):
             terms: By scorer, at least one.
         """
         self.terms = terms
-        self.costs = list(map(sum, zip(*terms, strict=True)))
+        costs = terms[0]
+        for term in terms[1:]:
+            costs = list(map(add, costs, term))
+        self.costs = costs
         if self._made is not None:
             for place, item in enumerate(self._made):
                 if item is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import mul
+from operator import mul, truediv
 
 from router.config_placement import WeightsConfig
 from router.scheduling.candidates import Candidates
@@ -43,11 +43,7 @@ def price_of(candidates: Candidates, weights: WeightsConfig) -> float:
     """
     if not candidates:
         return weights.price_base
-    backlog_s = 0.0
-    for tokens, speed in zip(candidates.backlog_tokens, candidates.prefill_tokens_per_s, strict=True):
-        if tokens:
-            backlog_s += tokens / speed
-    backlog_s /= len(candidates)
+    backlog_s: float = sum(map(truediv, candidates.backlog_tokens, candidates.prefill_tokens_per_s)) / len(candidates)
     return max(weights.price_base, min(weights.price_max, weights.price_base + weights.price_per_backlog_s * backlog_s))
 
 

@@ -157,6 +157,7 @@ def test_a_walk_refuses_what_is_no_table_and_no_columns() -> None:
         (((None, table, None, None),), [1], array("q", [0])),
         (((None, table, None, None),), [1], array("i", [-2])),
         (((None, table, None, None),), [None], array("i", [0])),
+        (((None, table, None, None),), [*range(40), None], array("i", [0])),
     ]:
         with pytest.raises(TypeError):
             NATIVE.walk(groups, chain, columns)  # type: ignore[arg-type]
