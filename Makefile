@@ -63,11 +63,10 @@ bench-start: $(VENV)/.test ## how long a router that starts reads 100 replicas o
 bench-prompt: $(VENV)/.test ## what a prompt's chain costs: next turn of a long chat, fresh tokens, memory
 	@$(BIN)/python -m loadtest.bench.prompt $(ARGS)
 
-bench-proxy: $(VENV)/.test ## what the data plane costs: requests/s, latency, streams, where the time goes; ARGS=--hold: memory, --observability: what taking note costs
 bench-index: $(VENV)/.test ## the index and a decision: time, memory, events/s; ARGS="--dynamo PYTHON": beside Dynamo's RadixTree
 	@$(BIN)/python -m loadtest.bench.index $(ARGS)
 
-bench-proxy: $(VENV)/.test ## what the data plane costs: requests/s, latency, streams, where the time goes; ARGS=--hold: memory
+bench-proxy: $(VENV)/.test ## what the data plane costs: requests/s, latency, streams, where the time goes; ARGS=--hold: memory, --observability: what taking note costs
 	@$(BIN)/python -m loadtest.bench.proxy $(ARGS)
 
 bench-decisions: $(VENV)/.test ## memory of decisions, ledger and metrics after 100,000 decisions (limit: 60 MB)
