@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting bench-index docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting bench-picker bench-index docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,9 @@ bench-accepting: $(VENV)/.test ## how evenly workers share connections: one sock
 
 bench-leaving: $(VENV)/.test ## what clients at hand send when their request is cancelled: FIN or RST, and what tells that they are gone
 	@$(BIN)/python -m loadtest.bench.leaving $(ARGS)
+
+bench-picker: $(VENV)/.test ## what Envoy's question to the picker costs: latency, CPU, streams (its limits fail it)
+	@$(BIN)/python -m loadtest.bench.picker $(ARGS)
 
 bench-agent: $(VENV)/.test ## an agent beside 50,000 block events/s: CPU, frame to Redis, bytes a block (its limits fail it)
 	@$(BIN)/python -m loadtest.bench.agent $(ARGS)

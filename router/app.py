@@ -56,10 +56,14 @@ class App:
         config: Checked already.
         texts: What the configuration's models need, loaded.
         seat: Its place among workers that serve one address together; None: it is the only process.
+        plane: What carries the traffic.
     """
 
-    def __init__(self, config: RouterConfig, texts: ModelTexts, seat: Seat | None = None) -> None:
+    def __init__(
+        self, config: RouterConfig, texts: ModelTexts, seat: Seat | None = None, plane: type[DataPlane] = DataPlane
+    ) -> None:
         self._seat = seat
+        self._plane = plane
         self.config = config
         self.clock = time.monotonic
         self._tls = contexts_of(config)
@@ -122,7 +126,7 @@ class App:
         """Bind everything and begin to follow the fleet.
 
         Returns:
-            The ready line: `ready`, `http`, `admin`.
+            The ready line: `ready`, `http` (or what the plane speaks), `admin`.
 
         Raises:
             ConfigurationError: An address can't be bound.
@@ -253,7 +257,7 @@ class App:
             take_over = runner.take_over if seat is None else seat.admin_handoff
         session = open_session(self.config.timeouts.upstream_idle_s)
         self._closing.push_async_callback(session.close)
-        self._data_plane = DataPlane(
+        self._data_plane = self._plane(
             self.config,
             self.reader,
             self.placer,
@@ -278,9 +282,9 @@ class App:
             server = await loop.create_unix_server(runner.protocol, str(seat.admin_path))
             self._closing.callback(server.close)
         if seat is not None or self.config.admin.listen is None:
-            return {"ready": "router", "http": url, "admin": url}
+            return {"ready": data_plane.name, data_plane.scheme: url, "admin": url}
         admin_url = await _bound("admin.listen", self.config.admin.listen, lambda: self._listen_admin(runner))
-        return {"ready": "router", "http": url, "admin": admin_url}
+        return {"ready": data_plane.name, data_plane.scheme: url, "admin": admin_url}
 
     async def _listen_admin(self, runner: AdminRunner) -> str:
         bound = bind(str(self.config.admin.listen))

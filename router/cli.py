@@ -31,6 +31,7 @@ class Command:
 COMMANDS: dict[str, Command] = {
     "demo": Command("router.tools.demo", "demo", "a local fleet under four policies, then a router to try"),
     "router": Command("router.supervisor", "router", "the load balancer"),
+    "picker": Command("router.picker.command", "picker", "the same choice for a gateway, over ext_proc"),
     "agent": Command("replica.agent.command", "agent", "publishes what a vLLM replica has cached"),
     "simengine": Command("replica.simengine.command", "sim", "a simulated vLLM replica"),
     "simulate": Command("router.tools.simulate", "sim", "what each policy gives on a trace, in virtual time"),

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from router.config_bounds import LimitsConfig, RetryConfig, TimeoutsConfig
 from router.config_clients import CorsConfig, ForwardedConfig
 from router.config_names import SplitTarget
+from router.config_picker import PickerConfig
 from router.config_placement import PlacementConfig
 from router.config_section import Section
 from router.config_tenants import IsolationConfig, TenantConfig, UpstreamConfig
@@ -208,6 +209,7 @@ class RouterConfig(Section):
     upstream: UpstreamConfig = Field(default_factory=UpstreamConfig)  # type: ignore[arg-type]
     registration: RegistrationConfig = Field(default_factory=RegistrationConfig)  # type: ignore[arg-type]
     admin: AdminConfig = Field(default_factory=AdminConfig)  # type: ignore[arg-type]
+    picker: PickerConfig = Field(default_factory=PickerConfig)  # type: ignore[arg-type]
     log: LogConfig = Field(default_factory=LogConfig)  # type: ignore[arg-type]
     record: Path | None = Field(
         None,

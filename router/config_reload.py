@@ -14,7 +14,19 @@ from pydantic import BaseModel
 
 from router.config import ModelConfig, RouterConfig
 
-RESTART_KEYS = ("listen", "workers", "redis", "registration", "admin.listen", "log.format", "record", "tracing")
+RESTART_KEYS = (
+    "listen",
+    "workers",
+    "redis",
+    "registration",
+    "admin.listen",
+    "log.format",
+    "record",
+    "tracing",
+    "picker.listen",
+    "picker.cert",
+    "picker.key",
+)
 """Keys, or sections, that are read once: sockets, processes, the link to Redis and whom it believes."""
 
 

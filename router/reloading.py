@@ -19,6 +19,7 @@ from router.texts import ModelTexts
 from router.tls import Contexts, contexts_of
 
 LOG = logging.getLogger("warmroute.config")
+Check = Callable[[RouterConfig], list[Problem]]
 
 
 class Reloader:
@@ -28,11 +29,17 @@ class Reloader:
         path: The configuration's file.
         app: Which serves by it.
         adapted: Makes of a configuration what this process serves by: one of several workers gets a share.
+        check: Finds what of a valid configuration this process can't serve by.
     """
 
     def __init__(
-        self, path: Path, app: App, adapted: Callable[[RouterConfig], RouterConfig] = lambda config: config
+        self,
+        path: Path,
+        app: App,
+        adapted: Callable[[RouterConfig], RouterConfig] = lambda config: config,
+        check: Check | None = None,
     ) -> None:
+        self._check = check
         self._path = path
         self._app = app
         self._adapted = adapted
@@ -73,6 +80,8 @@ class Reloader:
             return staged.load([(at, model) for at, model in models if not _same_text(known.get(model.name), model)])
 
         config = load(self._path, check_models=load_changed, is_silent=True)
+        if self._check is not None and (problems := self._check(config)):
+            raise ConfigurationError(problems)
         return self._adapted(config), contexts_of(config)
 
     def _apply(self, wanted: RouterConfig, staged: ModelTexts, tls: Contexts) -> None:

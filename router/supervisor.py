@@ -23,7 +23,8 @@ from router.config_file import load, warnings_of
 from router.config_watch import digests, files_of, follow
 from router.errors import ConfigurationError
 from router.open_files import allow_connections
-from router.reloading import Reloader
+from router.proxy.data_plane import DataPlane
+from router.reloading import Check, Reloader
 from router.telemetry.logs import setup
 from router.texts import ModelTexts
 from router.workers.supervision import Supervision
@@ -43,12 +44,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
+    return serve(args)
+
+
+def serve(args: argparse.Namespace, plane: type[DataPlane] = DataPlane, check: Check | None = None) -> int:
+    """Serve until told to stop.
+
+    Args:
+        plane: What carries the traffic.
+        check: Finds what of a valid configuration that can't serve by.
+
+    Raises:
+        ConfigurationError: The configuration is of no use.
+    """
     texts = ModelTexts()
     ahead, read = _look_ahead(args.config)
     if ahead is None or ahead.workers == 1 or args.check:
         config = load(args.config, check_models=texts.load)
     else:
         config = load(args.config)  # each worker loads tokenizers of its own
+    if check is not None and (problems := check(config)):
+        raise ConfigurationError(problems)
     setup(config.log.level, config.log.format)
     for warning in warnings_of(config):
         LOG.warning(warning)
@@ -56,11 +72,15 @@ def run(args: argparse.Namespace) -> int:
     if too_few_files is not None:
         LOG.warning(too_few_files)
     if args.check:
-        App(config, texts)
+        App(config, texts, plane=plane)
         print(f"{args.config}: fine")
         return 0
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        server = Alone(config, texts, args.config) if config.workers == 1 else Supervision(config, args.config)
+        server: Server
+        if config.workers == 1:
+            server = Alone(config, texts, args.config, plane, check)
+        else:
+            server = Supervision(config, args.config)
         return runner.run(_serve(server, read))
 
 
@@ -86,9 +106,11 @@ class Server(Protocol):
 class Alone:
     """A router of one process."""
 
-    def __init__(self, config: RouterConfig, texts: ModelTexts, config_file: Path) -> None:
-        self._app = App(config, texts)
-        self._reloader = Reloader(config_file, self._app)
+    def __init__(
+        self, config: RouterConfig, texts: ModelTexts, config_file: Path, plane: type[DataPlane], check: Check | None
+    ) -> None:
+        self._app = App(config, texts, plane=plane)
+        self._reloader = Reloader(config_file, self._app, check=check)
 
     async def start(self) -> dict[str, str]:
         """See `Server`."""

@@ -56,6 +56,10 @@ class DataPlane:
         tracing: Chooses requests whose spans are told; None: none.
     """
 
+    name = "router"
+    scheme = "http"
+    """What the ready line calls it, and its address."""
+
     def __init__(
         self,
         config: RouterConfig,

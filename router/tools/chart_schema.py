@@ -23,6 +23,7 @@ CHART_SETS = (
     "tenants",
     "tenants_file",
     "record",
+    "picker",
     "isolation.secret",
     "isolation.secret_file",
     "upstream.api_key",
