@@ -84,6 +84,10 @@ bench-leaving: $(VENV)/.test ## what clients at hand send when their request is 
 bench-picker: $(VENV)/.test ## what Envoy's question to the picker costs: latency, CPU, streams (its limits fail it)
 	@$(BIN)/python -m loadtest.bench.picker $(ARGS)
 
+.PHONY: bench-placement
+bench-placement: $(VENV)/.test ## what placement gives on a trace (ARGS="--trace FILE") and on generated traffic, as tables, in some hours
+	@exec $(BIN)/python -m router.tools.bench_placement $(ARGS)
+
 bench-agent: $(VENV)/.test ## an agent beside 50,000 block events/s: CPU, frame to Redis, bytes a block (its limits fail it)
 	@$(BIN)/python -m loadtest.bench.agent $(ARGS)
 

@@ -35,6 +35,9 @@ class WeightsConfig(Section):
     """What the `cost` policy adds up, in prefill tokens."""
 
     running_tokens: float = Field(20.0, ge=0, le=100_000, description="cost of one running request, in prefill tokens")
+    held_share: float = Field(
+        0.05, ge=0, le=10, description="cost of one token of the cache that running requests hold, in prefill tokens"
+    )
     price_base: float = Field(1.0, ge=0, le=1_000, description="price of an uncached token on an idle fleet")
     price_per_backlog_s: float = Field(
         2.0, ge=0, le=1_000, description="added to the price for each second of mean prefill backlog"

@@ -168,7 +168,9 @@ class Placer:
             self._saw(self._hot, prompt, unit, chain, now_s)
         uncached = max(0, prompt.tokens - survey.candidates.expected_tokens[place])
         known = prompt.reason is None and survey.candidates.trusts[place] in (Trust.EXACT, Trust.MAPPED)
-        reservation = unit.in_flight.reserve(uncached, now_s, observable=prompt.stream, teaches=known)
+        reservation = unit.in_flight.reserve(
+            uncached, now_s, context_tokens=prompt.tokens, observable=prompt.stream, teaches=known
+        )
         decision = self._explain(prompt, request_id, survey, pick, profile)
         decision.retries = list(excluded)
         if self._trace is not None and unit.scheme is not None:

@@ -10,7 +10,7 @@ from router.config_placement import PlacementConfig
 from router.errors import ModelNotFoundError
 from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
-from router.fleet.replica import Replica, ReplicaState, Unit
+from router.fleet.replica import FRESH_S, Replica, ReplicaState, Unit
 from router.fleet.vouching import Vouching
 from router.index.approximate import memory_slot
 from router.index.expected import ExpectedBlocks
@@ -27,8 +27,6 @@ FIRST_SHARE = 0.2
 """Of its speed, at the beginning of a new replica's ramp."""
 NO_SLOT = -(1 << 62)
 """A slot of the index that nobody has: engines without a prefix cache hold nothing."""
-FRESH_S = 5.0
-"""An engine's own figures are believed for this long."""
 MAX_VIEWS = 256
 """Model names whose view is kept. Names come from clients, and replicas that do not tell what they serve take any."""
 
@@ -140,6 +138,8 @@ class Surveyor:
             self._take_any(view, survey, limit)
         for family in view.families:
             self._add_family(survey, prompt, family, now_s)
+        if self.config.weights.held_share:
+            survey.candidates.held_tokens = [unit.held_tokens(now_s) for unit in survey.units]
         if self.config.weights.kv_pressure_tokens:
             survey.candidates.kv_usage_shares = [
                 unit.load.kv_usage if unit.load is not None and now_s - unit.load.at_s <= FRESH_S else 0.0

@@ -150,6 +150,7 @@ class Fleet:
         if unit is None:
             return
         unit.load = load
+        unit.placed_at_report_tokens = unit.in_flight.placed_tokens
         known = unit.in_flight.requests + unit.sibling_requests + unit.peer_requests
         unit.foreign_requests = 0 if load is None else max(0, load.running + load.waiting - known)
         if load is not None and load.query_tokens is not None and load.hit_tokens is not None:

@@ -36,6 +36,7 @@ class Reservation:
     """One placed request. `UnitLoad` alone changes it."""
 
     __slots__ = (
+        "context_tokens",
         "load",
         "most_melted_tokens",
         "observable",
@@ -47,10 +48,18 @@ class Reservation:
     )
 
     def __init__(
-        self, load: UnitLoad, uncached_tokens: int, placed_s: float, *, observable: bool, teaches: bool
+        self,
+        load: UnitLoad,
+        uncached_tokens: int,
+        placed_s: float,
+        *,
+        context_tokens: int,
+        observable: bool,
+        teaches: bool,
     ) -> None:
         self.load = load
         self.uncached_tokens = uncached_tokens
+        self.context_tokens = context_tokens
         self.most_melted_tokens = MAX_MELTED_SHARE * uncached_tokens
         self.placed_s = placed_s
         self.observable = observable
@@ -74,7 +83,9 @@ class UnitLoad:
         "_stretch_until_s",
         "_waiting",
         "computed_tokens",
+        "context_tokens",
         "peer_head_s",
+        "placed_tokens",
         "prefill_tokens_per_s",
         "requests",
         "samples",
@@ -87,6 +98,10 @@ class UnitLoad:
         self.samples = 0
         self.requests = 0
         """Requests placed here that have not ended."""
+        self.context_tokens = 0
+        """Their prompts, whole: what they hold of the cache, but for answers and what they share."""
+        self.placed_tokens = 0
+        """Uncached tokens that were ever placed here."""
         self.computed_tokens = 0
         """Uncached prompt tokens whose first token was seen, ever."""
         self.peer_head_s = self.sibling_head_s = self._others_head_s = NEVER
@@ -103,18 +118,28 @@ class UnitLoad:
         self._stretch_tokens = 0.0
 
     def reserve(
-        self, uncached_tokens: int, now_s: float, *, observable: bool = True, teaches: bool = True
+        self,
+        uncached_tokens: int,
+        now_s: float,
+        *,
+        context_tokens: int | None = None,
+        observable: bool = True,
+        teaches: bool = True,
     ) -> Reservation:
         """Count a placed request.
 
         Args:
             uncached_tokens: Prompt tokens that this unit will have to compute, at least 0.
             now_s: The clock.
+            context_tokens: The whole prompt's; none: as many as are uncached.
             observable: Whether its first token will be seen (a streamed answer).
             teaches: Whether `uncached_tokens` is known, not guessed.
         """
         self._settle(now_s)
-        reservation = Reservation(self, uncached_tokens, now_s, observable=observable, teaches=teaches)
+        context_tokens = uncached_tokens if context_tokens is None else context_tokens
+        reservation = Reservation(
+            self, uncached_tokens, now_s, context_tokens=context_tokens, observable=observable, teaches=teaches
+        )
         if self._head is None:
             self._head = reservation
             self._computing_since_s = now_s
@@ -124,6 +149,8 @@ class UnitLoad:
         self._waiting[reservation] = None
         self._queued_tokens += uncached_tokens
         self.requests += 1
+        self.context_tokens += context_tokens
+        self.placed_tokens += uncached_tokens
         return reservation
 
     def first_token(self, reservation: Reservation, now_s: float) -> None:
@@ -146,6 +173,7 @@ class UnitLoad:
             return
         reservation.released = True
         self.requests -= 1
+        self.context_tokens -= reservation.context_tokens
         if reservation.waiting:
             # It never showed when it was computed, or never was.
             self._leave(reservation, now_s)

@@ -22,6 +22,10 @@ class ReplicaState(StrEnum):
     DOWN = "down"
 
 
+FRESH_S = 5.0
+"""An engine's own figures are believed for this long."""
+
+
 @dataclass(slots=True, eq=False)
 class Unit:
     """A replica's rank: the owner of one prefix cache.
@@ -38,6 +42,7 @@ class Unit:
         new_since_s: When it joined a fleet that was there already; None: it was there when the router began.
         foreign_requests: Requests that the engine counted in its last figures beyond those of all known routers.
         cache_counts: What its engine counted itself.
+        placed_at_report_tokens: `in_flight.placed_tokens` when the last figures came.
     """
 
     unit_id: str
@@ -62,6 +67,19 @@ class Unit:
     foreign_requests: int = 0
     new_since_s: float | None = None
     cache_counts: CacheCounts = field(default_factory=CacheCounts)
+    placed_at_report_tokens: int = 0
+
+    def held_tokens(self, now_s: float) -> float:
+        """Return the tokens of cache that requests hold: as the engine says, and what was placed here since.
+
+        The engine counts what requests share once, and other routers' requests, too. Where it does not tell, it is the
+        prompts that this router has placed here.
+        """
+        load = self.load
+        if load is None or self.num_blocks is None or self.scheme is None or now_s - load.at_s > FRESH_S:
+            return self.in_flight.context_tokens
+        reported = load.kv_usage * self.num_blocks * self.scheme.block_size
+        return reported + self.in_flight.placed_tokens - self.placed_at_report_tokens
 
 
 @dataclass(slots=True, eq=False)

@@ -29,6 +29,7 @@ class Candidate:
         cost: Their sum.
         kv_usage_share: Share of its KV cache that running requests hold, as the engine said; 0 where it did not, or
             where nobody asks.
+        held_tokens: Tokens of its cache that requests hold; 0 where nobody asks.
     """
 
     unit_id: str
@@ -46,6 +47,7 @@ class Candidate:
     terms: tuple[float, ...] = ()
     cost: float = 0.0
     kv_usage_share: float = 0.0
+    held_tokens: float = 0.0
 
     def uncached_tokens(self, cpu_share: float = 1.0, disk_share: float = 1.0) -> float:
         """Tokens that it would have to compute, with slower tiers and lower trust counted as part-cached.
@@ -74,6 +76,7 @@ class Candidate:
             "uncached_tokens": self.prompt_tokens - self.expected_tokens,
             "backlog_tokens": round(self.backlog_tokens, 1),
             "running": self.running,
+            "held_tokens": round(self.held_tokens),
             "trust": self.trust,
             "terms": {name: round(value, 1) for name, value in zip(term_names, self.terms, strict=False)},
             "cost": round(self.cost, 1),

@@ -25,6 +25,7 @@ _FIGURES: dict[str, float] = {
     "cpu_tokens": 0,
     "disk_tokens": 0,
     "kv_usage_shares": 0.0,
+    "held_tokens": 0.0,
 }
 """The lists, each with what stands for a candidate that has none."""
 
@@ -35,7 +36,7 @@ class Candidates(Sequence[Candidate]):
     Attributes:
         cpu_tokens, disk_tokens: None where all that any of them matches is on the GPU.
         trust_shares: None where every match counts whole.
-        kv_usage_shares: None where nobody asks for them.
+        kv_usage_shares, held_tokens: None where nobody asks for them.
         costs: Filled in by `score`, as are `terms`: for each scorer what it gave each candidate.
     """
 
@@ -46,6 +47,7 @@ class Candidates(Sequence[Candidate]):
         "cpu_tokens",
         "disk_tokens",
         "expected_tokens",
+        "held_tokens",
         "kv_usage_shares",
         "matched_tokens",
         "prefill_tokens_per_s",
@@ -73,6 +75,7 @@ class Candidates(Sequence[Candidate]):
         cpu_tokens: Sequence[int] | None = None,
         disk_tokens: Sequence[int] | None = None,
         kv_usage_shares: Sequence[float] | None = None,
+        held_tokens: Sequence[float] | None = None,
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.unit_ids = unit_ids
@@ -87,6 +90,7 @@ class Candidates(Sequence[Candidate]):
         self.cpu_tokens = cpu_tokens
         self.disk_tokens = disk_tokens
         self.kv_usage_shares = kv_usage_shares
+        self.held_tokens = held_tokens
         self.terms: Sequence[Sequence[float]] = ()
         self.costs: Sequence[float] = ()
         self._made: list[Candidate | None] | None = None
@@ -110,6 +114,7 @@ class Candidates(Sequence[Candidate]):
             [item.cpu_tokens for item in items],
             [item.disk_tokens for item in items],
             [item.kv_usage_share for item in items],
+            [item.held_tokens for item in items],
         )
         gathered._made = list(items)
         return gathered
@@ -192,6 +197,7 @@ class Candidates(Sequence[Candidate]):
             tuple(term[place] for term in self.terms),
             self.costs[place] if self.costs else 0.0,
             0.0 if self.kv_usage_shares is None else self.kv_usage_shares[place],
+            0.0 if self.held_tokens is None else self.held_tokens[place],
         )
 
 

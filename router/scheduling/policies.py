@@ -37,7 +37,7 @@ class Policy:
     reads_index: bool
 
 
-COST_TERMS = ("queue", "recompute", "running")
+COST_TERMS = ("queue", "recompute", "running", "held")
 POLICY_TABLE: dict[str, Policy] = {
     "cost": Policy(COST_TERMS, LowestCost, reads_index=True),
     "longest-prefix": Policy(COST_TERMS, LongestPrefix, reads_index=True),

@@ -89,4 +89,16 @@ def kv_pressure(candidates: Candidates, market: Market) -> Sequence[float]:
     return [scale * max(0.0, share - weights.kv_pressure_from) for share in shares]
 
 
-SCORERS: dict[str, Scorer] = {"queue": queue, "recompute": recompute, "running": running, "kv_pressure": kv_pressure}
+def held(candidates: Candidates, market: Market) -> Sequence[float]:
+    """What requests hold of the cache: room that this prompt, and those who come back, will miss."""
+    share, tokens = market.weights.held_share, candidates.held_tokens
+    return [0.0] * len(candidates) if tokens is None else [share * each for each in tokens]
+
+
+SCORERS: dict[str, Scorer] = {
+    "queue": queue,
+    "recompute": recompute,
+    "running": running,
+    "held": held,
+    "kv_pressure": kv_pressure,
+}

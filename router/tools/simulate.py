@@ -18,13 +18,16 @@ from rich.console import Console
 
 from router.config_placement import POLICIES
 from router.tools.simulation.figures import Row, shared_cache_hit_rate
-from router.tools.simulation.output import Progress, show, write_html
+from router.tools.simulation.output import Progress, show, write_html, write_text
 from router.tools.simulation.peers import PEERS
-from router.tools.simulation.plan import check
+from router.tools.simulation.plan import Plan, check
 from router.tools.simulation.policies import simulate
+from router.tools.simulation.requests import Session, requests_of
 from router.tools.simulation.run import ENGINES
-from router.tools.simulation.trace import asked_blocks, read_trace
-from router.tools.simulation.workloads import SCENARIOS, sessions_of
+from router.tools.simulation.trace import asked_blocks, read_trace, spread
+from router.tools.simulation.tuning import as_yaml, parts_of, tune
+from router.tools.simulation.tuning_output import show_tuning, tuning_dict
+from router.tools.simulation.workloads import SCENARIOS, Scenario, sessions_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,11 +56,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--decode-step-s", type=float, default=0.025, metavar="Y", help="seconds a token of an answer (default: 0.025)")
     add(
         "--policy",
-        required=True,
+        default="",
         metavar="NAME[,NAME...]",
         help=f"the router's own: {', '.join(POLICIES)}; others': {', '.join(PEERS)}",
     )
     add("--speed", type=float, default=1.0, metavar="F", help="requests come F times as fast (default: 1)")
+    add(
+        "--spread-s",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="move each request of a trace later by up to S seconds, at random: recorded times may be rounded "
+        "(Mooncake's to 3 s; default: 0)",
+    )
     add(
         "--knowledge",
         choices=["default", "router", "exact"],
@@ -81,25 +92,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="of all chance (default: 0)")
     add("--ttft-objective-s", type=float, default=2.0, metavar="S", help="goodput: TTFT at most (default: 2)")
     add("--itl-objective-s", type=float, default=0.05, metavar="S", help="goodput: mean ITL at most (default: 0.05)")
+    add(
+        "--tune",
+        type=Path,
+        metavar="FILE",
+        help="search the weights of `cost` for the objective (share of requests that meet it, then p90 of TTFT), hold "
+        "them against traffic that was left out, and write them as configuration",
+    )
+    add("--candidates", type=int, default=40, metavar="N", help="tuning: weights to try, 1 to 10000 (default: 40)")
+    add(
+        "--budget",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="tuning: end the search after this long, 1 to 86400 (default: 600)",
+    )
     add("--html", type=Path, metavar="FILE", help="write a page with the table and plots")
     add("--json", action="store_true", help="last line: the rows as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate every policy; 0.
+    """Simulate every policy, or tune; 0.
 
     Raises:
         ConfigurationError: When an option or the trace can't be used.
     """
     scenario = SCENARIOS[args.workload] if args.workload else None
     plan = check(args, scenario)
-    if scenario is None:
-        sessions = read_trace(args.trace, plan.shapes[0].block_tokens, args.speed)
-    else:
-        sessions = sessions_of(scenario, plan.shapes[0].block_tokens, args.speed, args.seed)
+    sessions = sessions_for(args, scenario, plan, args.seed)
+    if args.tune is not None:
+        return _tune(args, scenario, plan, sessions)
     bound = shared_cache_hit_rate(asked_blocks(sessions), sum(shape.num_blocks for shape in plan.shapes))
     rows: list[Row] = []
-    with Progress(len(plan.policies) * sum(len(session.turns) for session in sessions)) as progress:
+    with Progress(len(plan.policies) * requests_of(sessions)) as progress:
         for policy in plan.policies:
             progress.now(policy)
             rows.append(simulate(plan, policy, sessions, progress.step))
@@ -108,4 +133,40 @@ def run(args: argparse.Namespace) -> int:
         write_html(args.html, rows, bound)
     if args.json:
         print(json.dumps({"rows": [row.to_dict() for row in rows], "bound_hit_rate": round(bound, 4)}))
+    return 0
+
+
+def sessions_for(args: argparse.Namespace, scenario: Scenario | None, plan: Plan, seed: int) -> list[Session]:
+    """Return the traffic that options ask for. Raises ConfigurationError: the trace can't be used."""
+    if scenario is None:
+        sessions = read_trace(args.trace, plan.shapes[0].block_tokens, args.speed)
+        return spread(sessions, args.spread_s / args.speed, seed) if args.spread_s else sessions
+    return sessions_of(scenario, plan.shapes[0].block_tokens, args.speed, seed)
+
+
+def _tune(args: argparse.Namespace, scenario: Scenario | None, plan: Plan, sessions: list[Session]) -> int:
+    """Tune on half of a trace and check on the other half; on a workload, check on that of the next seed."""
+    if scenario is None:
+        tuned_on, held_out = parts_of(sessions)
+        source, other = f"{args.trace.name}, first half", "second half"
+    else:
+        tuned_on, held_out = sessions, sessions_for(args, scenario, plan, args.seed + 1)
+        source, other = f"{args.workload}, seed {args.seed}", f"seed {args.seed + 1}"
+    total = args.candidates * requests_of(tuned_on) + 2 * requests_of(held_out)
+    with Progress(total) as progress:
+        tuning = tune(
+            plan,
+            tuned_on,
+            held_out,
+            args.candidates,
+            args.budget,
+            on_candidate=lambda number: progress.now(f"candidate {number} of {args.candidates}"),
+            on_job=progress.step,
+        )
+    show_tuning(tuning, source, other, Console())
+    objective = f"TTFT {args.ttft_objective_s:g} s, ITL {args.itl_objective_s:g} s"
+    write_text("--tune", args.tune, as_yaml(tuning, f"warmroute simulate --tune on {source}, for {objective}"))
+    print(f"written to {args.tune}")
+    if args.json:
+        print(json.dumps(tuning_dict(tuning)))
     return 0

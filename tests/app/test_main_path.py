@@ -68,7 +68,7 @@ async def test_a_decision_says_why_and_what_came_of_it(client: Any) -> None:
     _, _, whole = client.send("GET", "/admin/decisions/why-1")
     assert whole["winner"] == f"{headers['x-warmroute-replica']}/0"
     assert whole["outcome"]["prompt_tokens"] == 80
-    assert all(set(item["terms"]) == {"queue", "recompute", "running"} for item in whole["candidates"])
+    assert all(set(item["terms"]) == {"queue", "recompute", "running", "held"} for item in whole["candidates"])
 
 
 async def test_explaining_a_body_sends_nothing(client: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.fleet.facts import ReplicaFacts, ServedModel, Trust, UnitFacts
+from router.fleet.facts import EngineLoad, ReplicaFacts, ServedModel, Trust, UnitFacts
 from router.fleet.fleet import Fleet
 from router.fleet.replica import ReplicaState
 from router.kv.schemes import HashAlgorithm, Scheme
@@ -187,3 +187,27 @@ def test_a_probe_whose_client_left_shows_nothing() -> None:
     fleet.probe_ended(replica, 12.0)
     assert replica.state(12.0) is ReplicaState.READY
     assert fleet.probed(replica, 12.0)
+
+
+def test_what_is_held_is_what_the_engine_says_and_what_was_placed_since() -> None:
+    """100 blocks of 16 tokens, a quarter of them in use: 400 tokens, and 70 that came after the report."""
+    fleet = Fleet()
+    unit = fleet.announce(facts(), 0.0).units[0]
+    unit.in_flight.reserve(30, 0.0, context_tokens=500)
+    assert unit.held_tokens(0.0) == 500
+    fleet.report_load("r0/0", EngineLoad(1, 0, 0.25, 1.0))
+    assert unit.held_tokens(1.0) == 400
+    unit.in_flight.reserve(70, 1.5, context_tokens=800)
+    assert unit.held_tokens(1.5) == 470
+    fleet.report_load("r0/0", EngineLoad(2, 0, 0.5, 2.0))
+    assert unit.held_tokens(2.0) == 800
+
+
+def test_old_figures_of_an_engine_say_nothing_of_what_is_held() -> None:
+    """After 5 s it is the router's own prompts again, as for engines that never told."""
+    fleet = Fleet()
+    unit = fleet.announce(facts(), 0.0).units[0]
+    fleet.report_load("r0/0", EngineLoad(0, 0, 1.0, 1.0))
+    unit.in_flight.reserve(70, 1.5, context_tokens=800)
+    assert unit.held_tokens(6.0) == 1_670
+    assert unit.held_tokens(6.1) == 800

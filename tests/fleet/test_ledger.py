@@ -122,3 +122,17 @@ def test_the_oldest_prompt_without_a_first_token_tells_how_long_it_waits() -> No
     assert load.oldest_waiting_s(9.0) == 8.0
     load.first_token(first, 9.0)
     assert load.oldest_waiting_s(9.0) == 6.0
+
+
+def test_whole_prompts_count_until_their_requests_end() -> None:
+    """What is cached of a prompt is held, too; a first token changes nothing of it."""
+    load = UnitLoad(1_000)
+    first, second = load.reserve(100, 0.0, context_tokens=900), load.reserve(50, 0.0)
+    assert (load.context_tokens, load.placed_tokens) == (950, 150)
+    load.first_token(first, 1.0)
+    assert load.context_tokens == 950
+    load.release(first, 2.0)
+    load.release(first, 2.0)
+    assert (load.context_tokens, load.placed_tokens) == (50, 150)
+    load.release(second, 3.0)
+    assert load.context_tokens == 0

@@ -36,18 +36,20 @@ def winner(policy: str, candidates: list[Candidate], chosen: Choice, **config: A
     return pick.winner.unit_id, pick.reason
 
 
-def test_cost_is_queue_plus_price_times_recompute_plus_running() -> None:
+def test_cost_is_queue_plus_price_times_recompute_plus_running_plus_held() -> None:
     """Worked by hand: idle mean backlog 250 tokens at 1,000/s is 0.25 s, price 1 + 2 x 0.25 = 1.5."""
     profile = Profile(PlacementConfig())
-    near = candidate("a", matched_tokens=800, backlog_tokens=500, prefill_tokens_per_s=1_000, running=2)
+    near = candidate(
+        "a", matched_tokens=800, backlog_tokens=500, prefill_tokens_per_s=1_000, running=2, held_tokens=3_000
+    )
     far = candidate("b", prefill_tokens_per_s=1_000)
     pick = profile.decide([near, far], choice("a", "b"))
     assert pick.price == pytest.approx(1.5)
     assert {item.unit_id: item.cost for item in pick.candidates} == pytest.approx(
-        {"a": 500 + 1.5 * 200 + 20 * 2, "b": 1.5 * 1_000}
+        {"a": 500 + 1.5 * 200 + 20 * 2 + 0.05 * 3_000, "b": 1.5 * 1_000}
     )
     assert pick.winner.unit_id == "a"
-    assert pick.lead_tokens == pytest.approx(1_500 - 840)
+    assert pick.lead_tokens == pytest.approx(1_500 - 990)
 
 
 def test_a_queue_longer_than_the_prefix_saves_loses() -> None:

@@ -7,7 +7,9 @@ serial.py     an engine that computes one prompt after the other (for comparison
 batched.py    an engine of continuous batching: the simulated engine's own core
 rule.py       what a rule is told, and what it answers
 warmroute.py  the router's own placement as a rule
-peers.py      the rules of other routers, with more knowledge than a router can have
+peers.py      other routers, with more knowledge than a router can have
+peer_rules.py their rules
+tuning.py     the search for weights
 run.py        one policy over one trace
 figures.py    what came of it
 """

@@ -99,12 +99,20 @@ def write_html(path: Path, rows: Sequence[Row], bound: float) -> None:
         f"<tr><th>{html.escape(row.policy)}</th>" + "".join(f"<td>{cell}</td>" for cell in _cells(row)) + "</tr>"
         for row in rows
     )
-    page = _PAGE.format(headings=headings, lines=lines, plots=plots, bound=f"{bound:.3f}")
+    write_text("--html", path, _PAGE.format(headings=headings, lines=lines, plots=plots, bound=f"{bound:.3f}"))
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """Write what an option asked for.
+
+    Raises:
+        ConfigurationError: It can't be written there.
+    """
     try:
-        path.write_text(page, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
-            [Problem("--html", f"{path}: {error.strerror}", "a place that can be written")]
+            [Problem(option, f"{path}: {error.strerror}", "a place that can be written")]
         ) from None
 
 

@@ -40,7 +40,8 @@ class Peer:
         rule: Makes the rule, which may keep state.
         memory_blocks: It does not see caches but remembers this many blocks of what it sent to each replica, and never
             hears of evictions; None: it sees the caches.
-        tuned: Its settings are not the published ones but those that did best on generated workloads.
+        tuned: Its settings are not the published ones but those that did best on generated traffic: see
+            docs/placement-rules.md.
     """
 
     rule: Callable[[], PeerRule]
@@ -61,6 +62,12 @@ PEERS: dict[str, Peer] = {
     "sglang": Peer(Sglang, UNBOUNDED_BLOCKS),
     "aibrix": Peer(Aibrix, UNBOUNDED_BLOCKS),
     "kubeai": Peer(KubeAi),
+    "llm-d-tuned": Peer(lambda: LlmD(prefix=6.0), tuned=True),
+    "llm-d-sticky-tuned": Peer(lambda: Sticky(budget_s=0.5), tuned=True),
+    "dynamo-tuned": Peer(lambda: Dynamo(scale=16.0), tuned=True),
+    "sglang-tuned": Peer(lambda: Sglang(balance_absolute=8, balance_relative=1.1), UNBOUNDED_BLOCKS, tuned=True),
+    "aibrix-tuned": Peer(lambda: Aibrix(imbalance=16, deviations=2.0), UNBOUNDED_BLOCKS, tuned=True),
+    "kubeai-tuned": Peer(lambda: KubeAi(prefix_characters=8_000), tuned=True),
 }
 """By the name that `--policy` takes."""
 

@@ -52,11 +52,14 @@ _RANGES: dict[str, tuple[float, float]] = {
     "block_tokens": (1, 10**6),
     "decode_step_s": (0, 60),
     "speed": (1e-6, 1e6),
+    "spread_s": (0, 3_600),
     "routers": (1, 64),
     "event_delay_s": (0, 3_600),
     "event_loss_share": (0, 1),
     "ttft_objective_s": (1e-6, 1e6),
     "itl_objective_s": (1e-6, 1e6),
+    "candidates": (1, 10_000),
+    "budget": (1, 86_400),
 }
 """Options that are numbers: least and most."""
 
@@ -92,6 +95,10 @@ def check(args: argparse.Namespace, scenario: Scenario | None) -> Plan:
         for name in policies
         if name not in known
     ]
+    if args.tune is not None:
+        if set(policies) - {"cost"}:
+            problems.append(Problem("--policy", "tuning is of `cost`", "leave it out with --tune"))
+        policies = ["cost"]
     if not policies:
         problems.append(Problem("--policy", "names no policy", "one of: " + ", ".join(known)))
     speeds: Sequence[float] = scenario.speeds if scenario is not None else (8_000.0,)

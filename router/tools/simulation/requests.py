@@ -6,6 +6,7 @@ look at, so no text is made and nothing is hashed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -39,6 +40,11 @@ class Session:
 
     start_s: float
     turns: tuple[Turn, ...]
+
+
+def requests_of(sessions: Iterable[Session]) -> int:
+    """Count the requests of sessions."""
+    return sum(len(session.turns) for session in sessions)
 
 
 @dataclass(slots=True, eq=False)

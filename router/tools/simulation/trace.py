@@ -9,7 +9,9 @@ equal leading names are a shared prefix. What a router recorded (`record`) says 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import orjson
@@ -32,6 +34,16 @@ def recorded_block_tokens(path: Path) -> int | None:
         return None  # whoever reads the trace says so
     found = line.get("block_tokens") if isinstance(line, dict) else None
     return found if type(found) is int and found > 0 else None
+
+
+def spread(sessions: list[Session], over_s: float, seed: int) -> list[Session]:
+    """Move each request later by up to `over_s` seconds, at random.
+
+    Recorded times are rounded (Mooncake's to 3 s), and a crowd at one moment is not what several routers can share.
+    """
+    rng = Random(f"{seed}/spread")
+    moved = [replace(session, start_s=session.start_s + rng.random() * over_s) for session in sessions]
+    return sorted(moved, key=lambda session: session.start_s)
 
 
 def read_trace(path: Path, block_tokens: int, speed: float = 1.0) -> list[Session]:

@@ -101,3 +101,10 @@ def test_the_page_names_every_policy(capsys, trace, tmp_path) -> None:
     text = page.read_text()
     assert "round-robin" in text
     assert f"{row['hit_rate']:.3f}" in text
+
+
+def test_rounded_times_can_be_spread(capsys, trace) -> None:
+    """Forty requests within 4 s, moved by up to 36 s: hardly anybody waits for anybody."""
+    crowded = _simulate(capsys, trace, "--policy", "round-robin", "--speed", "100")["rows"][0]
+    alone = _simulate(capsys, trace, "--policy", "round-robin", "--speed", "100", "--spread-s", "3600")["rows"][0]
+    assert alone["ttft_p50_s"] < crowded["ttft_p50_s"] / 2
