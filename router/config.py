@@ -15,6 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from router.config_bounds import LimitsConfig, RetryConfig, TimeoutsConfig
 from router.config_clients import CorsConfig, ForwardedConfig
+from router.config_discovery import DiscoveryConfig
 from router.config_names import SplitTarget
 from router.config_picker import PickerConfig
 from router.config_placement import PlacementConfig
@@ -186,6 +187,7 @@ class RouterConfig(Section):
         "conversation stays with the model that it began with",
     )
     replicas: tuple[ReplicaConfig, ...] = Field(())
+    discovery: DiscoveryConfig = Field(default_factory=DiscoveryConfig)  # type: ignore[arg-type]
     redis: RedisConfig | None = Field(None)
     placement: PlacementConfig = Field(default_factory=PlacementConfig)  # type: ignore[arg-type]
     limits: LimitsConfig = Field(default_factory=LimitsConfig)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from router.config import ModelConfig, RouterConfig, is_loopback, split_address
+from router.config_discovery import discovery_problems
 from router.config_names import name_problems
 from router.config_tenants import tenant_problems
 from router.config_yaml import YamlError, read_yaml
@@ -101,6 +102,7 @@ def parse(
         problems += check_models(list(_valid_models(data)))
     if config is not None:
         problems += _tls_problems(config)
+        problems += [Problem(*found) for found in discovery_problems(config.discovery, environ)]
     if problems or config is None:
         raise ConfigurationError(problems)
     conceal(*(getattr(getattr(config, section), key) for section, key in SECRETS))
@@ -231,8 +233,9 @@ def _tenant_problems(data: dict[str, Any]) -> Iterable[Problem]:
 
 
 def _nowhere_to_send(data: dict[str, Any]) -> Iterable[Problem]:
-    if not data.get("replicas") and data.get("redis") is None:
-        yield Problem("", "names no `replicas` and no `redis`: there is nowhere to send requests", "set one of them")
+    if not data.get("replicas") and data.get("redis") is None and not data.get("discovery"):
+        message = "names no `replicas`, no `redis` and no `discovery`: there is nowhere to send requests"
+        yield Problem("", message, "set one of them")
 
 
 def _named_twice(data: dict[str, Any]) -> Iterable[Problem]:

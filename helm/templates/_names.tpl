@@ -46,3 +46,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ printf "%s:%s" .image.repository (default .default .image.tag) }}
 {{- end -}}
 {{- end -}}
+
+{{/* The account of routers that follow Services: its rights are not the engines'. One that exists gets the rights. */}}
+{{- define "warmroute.routerServiceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- printf "%s-router" (include "warmroute.fullname" .) -}}
+{{- else -}}
+{{- include "warmroute.serviceAccount" . -}}
+{{- end -}}
+{{- end -}}

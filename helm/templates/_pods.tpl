@@ -1,4 +1,5 @@
-{{/* What every pod and container here has in common: the restricted Pod Security Standard, and no API token. */}}
+{{/* What every pod and container here has in common: the restricted Pod Security Standard, and no API token. A router that follows Services is
+     the exception: it has an account of its own, with a token (serviceaccount.yaml, rbac.yaml). */}}
 
 {{- define "warmroute.podSecurity" -}}
 runAsNonRoot: true
@@ -23,6 +24,21 @@ seccompProfile:
 {{- define "warmroute.podCommon" -}}
 serviceAccountName: {{ include "warmroute.serviceAccount" . }}
 automountServiceAccountToken: false
+{{ include "warmroute.podShared" . }}
+{{- end -}}
+
+{{/* The router's: with a token only where it asks the API. */}}
+{{- define "warmroute.routerPodCommon" -}}
+{{- if .Values.router.discovery.kubernetes -}}
+serviceAccountName: {{ include "warmroute.routerServiceAccount" . }}
+automountServiceAccountToken: true
+{{ include "warmroute.podShared" . }}
+{{- else -}}
+{{- include "warmroute.podCommon" . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "warmroute.podShared" -}}
 enableServiceLinks: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:

@@ -1,6 +1,9 @@
 {{/* The router's configuration file. Secrets are not in it: they come by environment, or as files of a Secret. */}}
 {{- define "warmroute.routerConfig" -}}
 {{- $config := deepCopy .Values.router.config -}}
+{{- with .Values.router.discovery -}}
+{{- if or .dns .kubernetes -}}{{- $_ := set $config "discovery" . -}}{{- end -}}
+{{- end -}}
 {{- $any := ternary "[::]" "0.0.0.0" (eq .Values.ipFamily "IPv6") -}}
 {{- $models := list -}}
 {{- range $index, $model := .Values.models -}}

@@ -123,7 +123,7 @@ def _not_exact(rows: Sequence[Row]) -> Iterator[Fault]:
     for row in rows:
         if row["state"] == "down" or row["trust"] in ("exact", "mapped", "none"):
             continue
-        if row["source"] == "static":
+        if row["source"] != "redis":
             detail = "known by address alone: the router remembers what it sent there and hears of no eviction"
             remedy = START_AGENT.format(url="ENGINE")
             yield Fault(PROOF, False, "Without an agent", detail, remedy, row["replica"])

@@ -1,7 +1,8 @@
-"""Who is in the fleet when two sources tell of one replica.
+"""Who is in the fleet when several sources tell of one replica.
 
 A replica is its address. Where an agent registered the address of a configured replica, both are the same one and the
-agent's facts hold, its name included; when it goes, the configured one is back.
+agent's facts hold, its name included; when it goes, the configured one is back. So it is with every two sources: the
+one that knows more holds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from router.fleet.facts import ReplicaFacts
 from router.fleet.fleet import Fleet
 
 LOG = logging.getLogger("warmroute.feeds")
+SOURCES = ("redis", "static", "kubernetes", "dns")
+"""Whose facts hold, first come first."""
 
 
 class Directory:
@@ -27,8 +30,7 @@ class Directory:
     def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
         self._fleet = fleet
         self._clock = clock
-        self._static: dict[str, ReplicaFacts] = {}
-        self._redis: dict[str, ReplicaFacts] = {}
+        self._of: dict[str, dict[str, ReplicaFacts]] = {source: {} for source in SOURCES}
         self._announced: dict[str, ReplicaFacts] = {}
         self._drained: set[str] = set()
 
@@ -37,33 +39,30 @@ class Directory:
         holder = next((url for url, held in self._announced.items() if held.replica_id == facts.replica_id), None)
         if holder is not None and holder != facts.url:
             return False
-        self._of(facts.source)[facts.url] = facts
+        self._of[facts.source][facts.url] = facts
         self._settle(facts.url)
         return True
 
     def withdraw(self, source: str, url: str, replica_id: str) -> None:
         """A source no longer knows a replica; nothing happens when another one has its address by now."""
-        held = self._of(source).get(url)
+        held = self._of[source].get(url)
         if held is not None and held.replica_id == replica_id:
-            del self._of(source)[url]
+            del self._of[source][url]
             self._settle(url)
 
     def drain(self, replica_id: str, *, draining: bool) -> None:
         """An operator has a replica take no new requests, or lets it again. Holds whenever one of this name is here."""
         (self._drained.add if draining else self._drained.discard)(replica_id)
-        for sources in (self._redis, self._static):
+        for sources in self._of.values():
             for url in [url for url, facts in sources.items() if facts.replica_id == replica_id]:
                 self._settle(url)
 
     def is_registered(self, url: str) -> bool:
         """Tell whether an agent registered this address."""
-        return url in self._redis
-
-    def _of(self, source: str) -> dict[str, ReplicaFacts]:
-        return self._redis if source == "redis" else self._static
+        return url in self._of["redis"]
 
     def _settle(self, url: str) -> None:
-        known = [facts for facts in (self._redis.get(url), self._static.get(url)) if facts is not None]
+        known = [facts for facts in (held.get(url) for held in self._of.values()) if facts is not None]
         wanted = known[0] if known else None
         if wanted is not None and not self._drained.isdisjoint(facts.replica_id for facts in known):
             wanted = replace(wanted, draining=True)

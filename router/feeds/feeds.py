@@ -11,6 +11,7 @@ import aiohttp
 from router.config import RouterConfig
 from router.errors import ConfigurationError, Problem
 from router.feeds.directory import Directory
+from router.feeds.discovery import Discovery
 from router.feeds.drains import Drains
 from router.feeds.health import EngineProber
 from router.feeds.load_exchange import LoadExchange
@@ -90,6 +91,7 @@ class Feeds:
         if config.redis is not None:
             self.loads = LoadExchange(fleet, config.redis.lanes, clock, metrics, *(group or ()))
         self.static: StaticFeed | None = None
+        self.discovery: Discovery | None = None
         self.redis: RedisFeed | None = None
         self.begun = asyncio.Event()
         """Set once the replicas of the configuration are in the fleet."""
@@ -106,6 +108,8 @@ class Feeds:
                 self.static.announce_all()
                 self.begun.set()
                 group.create_task(self.static.run())
+                self.discovery = Discovery(config, fleet, metrics, self.directory, prober, self._clock)
+                group.create_task(self.discovery.run())
                 group.create_task(self.drains.run())
                 if config.redis is not None:
                     self.redis = RedisFeed(
@@ -127,16 +131,20 @@ class Feeds:
                     group.create_task(self.redis.run())
 
     def configure(self, config: RouterConfig) -> None:
-        """Follow another list of replicas from now on; what else is of use here is read at the start alone."""
+        """Follow other replicas and sources of them from now on; all else is read at the start alone."""
         self._config = config
         if self.static is not None:
             self.static.configure(config)
+        if self.discovery is not None:
+            self.discovery.configure(config)
 
     def reasons(self) -> list[str]:
         """Why the fleet is not known yet; empty once every source had its first round."""
         reasons: list[str] = []
         if self._config.replicas:
             reasons += self.static.reasons() if self.static is not None else ["replicas: not asked yet"]
+        if self.discovery is not None:
+            reasons += self.discovery.reasons()
         if self._config.redis is not None:
             reasons += self.redis.reasons() if self.redis is not None else ["redis: not reached yet"]
         return reasons

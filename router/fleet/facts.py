@@ -69,7 +69,7 @@ class ReplicaFacts:
 
     Attributes:
         url: `http://HOST:PORT`, normalised.
-        source: Which feed says so: `static` or `redis`.
+        source: Which feed says so: `redis`, `static`, `kubernetes` or `dns`; all but the first know no agent.
         draining: It finishes what it has and takes nothing new.
     """
 

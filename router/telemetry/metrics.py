@@ -266,6 +266,10 @@ class Metrics:
         """A feed hears its source, or no longer does."""
         self._count("warmroute_feed_up", feed).value = up
 
+    def discovery_failed(self, feed: str) -> None:
+        """A lookup or a watch failed, and what it knew stays."""
+        self._count("warmroute_discovery_failures_total", feed).value += 1
+
     def feed_lost(self) -> None:
         """The link to Redis broke."""
         self._count("warmroute_feed_losses_total").value += 1

@@ -186,6 +186,7 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     # Feeds
     _gauge("feed_up", "Whether the feed hears its source.", "feed", together="min"),
+    _counter("discovery_failures", "Lookups and watches that failed; what was known stays.", "feed"),
     _gauge("peer_routers", "Other routers whose requests in flight are heard of through Redis."),
     _gauge("feed_units", "Units that the Redis feed follows, by state: `synced`, `waiting` for a snapshot.", "state"),
     _counter("feed_messages", "Messages read from lanes, by kind.", "kind"),

@@ -19,6 +19,7 @@ CHART_SETS = (
     "listen",
     "tls",
     "models",
+    "discovery",
     "redis",
     "tenants",
     "tenants_file",
@@ -42,10 +43,23 @@ CHART_SETS = (
 _LEFT_OUT = ("title", "default")
 
 
-def config_schema() -> dict[str, Any]:
-    """Return the JSON schema of `router.config`, without references."""
+def discovery_schema() -> dict[str, Any]:
+    """Return the JSON schema of `router.discovery`: as the router has it, but for a kubeconfig, which no pod needs."""
+    schema: dict[str, Any] = _whole()["properties"]["discovery"]
+    del schema["properties"]["kubeconfig"]
+    schema["description"] = "engines without an agent: the router's `discovery`, see docs/discovery.md"
+    return schema
+
+
+def _whole() -> dict[str, Any]:
     whole = RouterConfig.model_json_schema()
     schema: dict[str, Any] = _resolved({key: value for key, value in whole.items() if key != "$defs"}, whole["$defs"])
+    return schema
+
+
+def config_schema() -> dict[str, Any]:
+    """Return the JSON schema of `router.config`, without references."""
+    schema = _whole()
     schema.pop("required")  # the chart brings the models
     for path in CHART_SETS:
         *sections, key = path.split(".")
@@ -78,6 +92,7 @@ def write(path: Path) -> None:
     """Put it into the chart's schema at `path`."""
     schema = json.loads(path.read_text(encoding="utf-8"))
     schema["properties"]["router"]["properties"]["config"] = config_schema()
+    schema["properties"]["router"]["properties"]["discovery"] = discovery_schema()
     path.write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

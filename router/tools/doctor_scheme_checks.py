@@ -47,7 +47,7 @@ def proof(case: Case) -> list[Finding]:
         if case.alone:
             findings += [_heard_proof(case, engine, rank, heard) for rank, heard in engine.heard.items()]
             continue
-        static = case.row(engine.name).get("source") == "static"
+        static = case.row(engine.name).get("source") in ("static", "kubernetes", "dns")
         findings += [_unit_proof(unit, engine, static) for unit in case.units(engine.name)]
     return findings
 
@@ -99,7 +99,7 @@ def events_published(case: Case) -> list[Finding]:
         silent = [source.rank for source in engine.ranks if source.events is None]
         if silent:
             ranks = "" if len(engine.ranks) == 1 else f"ranks {', '.join(map(str, silent))}: "
-            static = case.row(engine.name).get("source") == "static"
+            static = case.row(engine.name).get("source") in ("static", "kubernetes", "dns")
             status = Status.WARNING if static else Status.WRONG
             findings.append(Finding(status, f"{ranks}/kv_event_sources names no event socket", engine.name))
         else:
@@ -148,7 +148,7 @@ def replay(case: Case) -> list[Finding]:
     findings = []
     for engine in case.engines:
         row = case.row(engine.name)
-        if not engine.reachable or row.get("source") == "static":
+        if not engine.reachable or row.get("source") in ("static", "kubernetes", "dns"):
             continue
         for source in engine.ranks:
             name, heard = _name(engine, source.rank), engine.heard.get(source.rank)
