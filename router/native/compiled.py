@@ -54,6 +54,9 @@ MODULES = (
     "router.telemetry.line_writer",
     "router.telemetry.metrics",
     "router.telemetry.recorder",
+    "router.telemetry.replica_traffic",
+    "router.telemetry.reuse_ledger",
+    "router.telemetry.seen_blocks",
 )
 """What is compiled. No two may end with the same word, which names their beginning in the extension module."""
 

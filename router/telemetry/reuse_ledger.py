@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 
@@ -44,11 +44,23 @@ LOSSES = {
     "not_understood": "not read by the router for other reasons, so placed by load",
 }
 _NAMES = (*STAGES, *LOSSES)
-_PLACE = {name: place for place, name in enumerate(_NAMES)}
-(_PROMPT, _AVAILABLE, _CAPTURED, _DELIVERED, _UNOBSERVED, _UNPREDICTED) = map(_PLACE.__getitem__, STAGES)
-_STALE, _MISMATCH, _LOAD, _UNAVAILABLE = (_PLACE[name] for name in ("stale", "mismatch", "load", "unavailable"))
-_EVICTED, _FIRST_TIME, _TAIL, _NOT_READ = (_PLACE[name] for name in ("evicted", "first_time", "tail", "not_read"))
-_DEADLINE, _NOT_UNDERSTOOD = _PLACE["deadline"], _PLACE["not_understood"]
+# Places in `_NAMES`: constants, since they are used on every request's path.
+_PROMPT: Final = 0
+_AVAILABLE: Final = 1
+_CAPTURED: Final = 2
+_DELIVERED: Final = 3
+_UNOBSERVED: Final = 4
+_UNPREDICTED: Final = 5
+_STALE: Final = 6
+_MISMATCH: Final = 7
+_LOAD: Final = 8
+_UNAVAILABLE: Final = 9
+_EVICTED: Final = 10
+_FIRST_TIME: Final = 11
+_TAIL: Final = 12
+_NOT_READ: Final = 13
+_DEADLINE: Final = 14
+_NOT_UNDERSTOOD: Final = 15
 _LATE = frozenset((Reason.DEADLINE, Reason.QUEUE_FULL, Reason.REMOTE_DEADLINE, Reason.REMOTE_BUSY))
 MAX_ACCOUNTS = 256
 """Models and tenants that are kept apart; later ones share one account, `other`. Each takes 16 KB a block size."""
@@ -140,19 +152,14 @@ class ReuseLedger:
         held = max(available, at)
         seen, readable = self._seen_and_readable(account, placement, held)
         rest = _rest_of(placement, readable)
-        marks = (
-            (short, captured),
-            (_LOAD, available),
-            (_UNAVAILABLE, min(decision.unavailable_tokens, total)),
-            (_EVICTED, min(seen, total)),
-            (_FIRST_TIME, min(readable, total)),
-            (rest, min(own_tokens, total) if rest == _TAIL else total),
-            (_NOT_UNDERSTOOD, total),  # further prompts of a batch; tokens that the router did not count
-        )
-        for place, mark in marks:
-            if mark > at:
-                tokens[place] += mark - at
-                at = mark
+        at = _lose(tokens, short, at, captured)
+        at = _lose(tokens, _LOAD, at, available)
+        at = _lose(tokens, _UNAVAILABLE, at, min(decision.unavailable_tokens, total))
+        at = _lose(tokens, _EVICTED, at, min(seen, total))
+        at = _lose(tokens, _FIRST_TIME, at, min(readable, total))
+        at = _lose(tokens, rest, at, min(own_tokens, total) if rest == _TAIL else total)
+        # Further prompts of a batch; tokens that the router did not count.
+        _lose(tokens, _NOT_UNDERSTOOD, at, total)
         return Counted(total, available, captured, delivered)
 
     def _seen_and_readable(self, account: Account, placement: Placement, held: int) -> tuple[int, int]:
@@ -267,6 +274,14 @@ def add_to(total: dict[str, Any], account: Mapping[str, Any]) -> None:
                 value[inner] += account[name][inner]
         elif name in ("requests", "unmeasured_requests"):
             total[name] += account[name]
+
+
+def _lose(tokens: list[int], place: int, at: int, mark: int) -> int:
+    """Count what lies between how far the prompt is accounted for and a mark; return how far it is then."""
+    if mark <= at:
+        return at
+    tokens[place] += mark - at
+    return mark
 
 
 def _is_mistaken(placement: Placement) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from router.fleet.facts import Trust
 from router.fleet.vouching import VouchState
 from router.request.reasons import Reason
+from router.telemetry import reuse_ledger
 from router.telemetry.reuse_ledger import LOSSES, MAX_ACCOUNTS, STAGES, ReuseLedger
 from tests.telemetry.placed import BLOCK, SCHEME, SmallFleet, outcome, prompt
 
@@ -250,3 +251,9 @@ def test_the_infinite_cache_hits_all_but_what_is_new(ledger) -> None:
 def test_every_stage_and_loss_has_a_meaning() -> None:
     """For the documentation."""
     assert all({**STAGES, **LOSSES}.values())
+
+
+def test_each_loss_is_counted_under_its_own_name() -> None:
+    """The places that the code counts at are those of the names."""
+    names = [*STAGES, *LOSSES]
+    assert [getattr(reuse_ledger, f"_{name.upper()}") for name in names] == list(range(len(names)))
