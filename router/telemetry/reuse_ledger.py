@@ -79,12 +79,14 @@ class Account:
         unmeasured: Served, and neither side knows how long the prompt was: not in the sums.
         readable: By block size, the tokens that a cache without end could have held.
         missed: By block size, the distinct blocks that were computed since no cache had them.
+        is_sole: It has all of its model's requests: those of nobody's, and so there are no tenants.
         seed: Tells this model's blocks apart from another's with equal hashes.
     """
 
-    __slots__ = ("missed", "readable", "requests", "seed", "tokens", "unmeasured")
+    __slots__ = ("is_sole", "missed", "readable", "requests", "seed", "tokens", "unmeasured")
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, is_sole: bool = False) -> None:
+        self.is_sole = is_sole
         self.tokens = [0] * len(_NAMES)
         self.requests = 0
         self.unmeasured = 0
@@ -113,7 +115,9 @@ class ReuseLedger:
     def lost_tokens(self) -> dict[str, int]:
         """Return by reason the tokens that all accounts lost."""
         accounts = list(self.accounts.values())
-        return {name: sum(account.tokens[_PLACE[name]] for account in accounts) for name in LOSSES}
+        return {
+            name: sum(account.tokens[place] for account in accounts) for place, name in enumerate(LOSSES, len(STAGES))
+        }
 
     def count(self, model: str, tenant: str | None, placement: Placement, outcome: Outcome) -> Counted:
         """Count a request that was served.
@@ -179,6 +183,8 @@ class ReuseLedger:
         if missed is not None:
             account.readable[size] += blocks * size
             begin = held // size
+            if account.is_sole and seen > begin:
+                begin = seen  # they were counted when they went by: looking at each again is what a long prompt costs
             if begin < blocks:
                 missed.add(chain, begin, blocks)
         return min(seen, blocks) * size, blocks * size
@@ -189,7 +195,7 @@ class ReuseLedger:
         if account is None:
             if len(self.accounts) >= MAX_ACCOUNTS:
                 key = OTHER
-            account = self.accounts.setdefault(key, Account(model))
+            account = self.accounts.setdefault(key, Account(model, tenant is None and key is not OTHER))
         return account
 
     def to_dict(self, *, sketches: bool = False) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def test_two_workers_ledgers_are_one() -> None:
     """Half of the requests each, with prompts that both saw: sums and the infinite cache as if one had counted all."""
     fleet, whole, halves = SmallFleet(), ReuseLedger(), (ReuseLedger(), ReuseLedger())
     for number in range(60):
-        tenant = "a" if number % 3 else None
+        tenant = "a" if number % 3 else "b"
         for ledger in (whole, halves[number % 2]):
             ledger.count("tiny", tenant, fleet.place(prompt(161, number % 7)), outcome(0, 161))
     merged = ledgers([view(each, Traffic(), fleet) for each in halves])
