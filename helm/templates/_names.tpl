@@ -55,3 +55,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- include "warmroute.serviceAccount" . -}}
 {{- end -}}
 {{- end -}}
+
+{{/* A model's name as a label's value and in names of objects. */}}
+{{- define "warmroute.modelLabel" -}}
+{{- regexReplaceAll "[^a-z0-9]+" (lower .) "-" | trunc 40 | trimAll "-" -}}
+{{- end -}}

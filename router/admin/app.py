@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from router.admin import drains
+from router.admin.autoscaling import autoscaling_view
 from router.admin.block_list import DEFAULT_BLOCKS, MAX_BLOCKS, block_list
 from router.admin.decision_views import decision_view, in_order, order_of
 from router.admin.door import Handler, host_check, may_tell, token_check
@@ -32,6 +33,7 @@ from router.errors import (
     BodyTooLargeError,
     MalformedRequestError,
     MethodNotAllowedError,
+    ModelNotFoundError,
     PathNotFoundError,
     ReplicaNotFoundError,
     RequestError,
@@ -51,6 +53,7 @@ from router.texts import ModelTexts
 LOG = logging.getLogger("warmroute.admin")
 DEFAULT_DECISIONS = 50
 _HASH = re.compile(r"[0-9a-fA-F]{16}\Z")
+MAX_SHOWN = 64
 CLIENT_LEFT = 499
 """nginx's word for it; it is never sent."""
 
@@ -125,6 +128,13 @@ class Endpoints:
         """Return what was counted, without what is read at scrape."""
         body = self._view.metrics.render_counted()
         return web.Response(body=body, headers={**HEADERS, "content-type": CONTENT_TYPE})
+
+    async def autoscaling(self, request: web.Request) -> web.Response:
+        """Return what an autoscaler asks about a model."""
+        view, model = self._view, request.match_info["model"]
+        if model not in view.fleet.model_names() and model not in {known.name for known in view.config.models}:
+            raise ModelNotFoundError(f"no replica serves {model[:MAX_SHOWN]!r}, and it is not configured")
+        return json_answer(autoscaling_view(view.fleet, view.recorder.ledger, model, view.clock()))
 
     async def replicas(self, request: web.Request) -> web.Response:
         """Return every replica as it is now."""
@@ -236,7 +246,7 @@ def build_admin(view: AdminView, *, is_private: bool = False) -> web.Application
     live = Live(OwnSource(view))
     for row in ENDPOINTS:
         # aiohttp wants an identifier for the part that varies.
-        path = row.path.replace("{request-id}", "{request_id}")
+        path = row.path.replace("{request-id}", "{request_id}").replace("{model}", "{model:.+}")
         app.router.add_route(row.method, path, live.handlers.get(row.handler) or getattr(endpoints, row.handler))
     if is_private:
         app.router.add_get("/counts", endpoints.counts)

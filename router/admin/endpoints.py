@@ -93,6 +93,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "what `placement.shadow` made of the requests since its weights are these: how many it would have placed "
         "otherwise, cached tokens where they went and where it would have sent them, the last differences",
     ),
+    Endpoint(
+        "GET",
+        "/admin/autoscaling/{model}",
+        "autoscaling",
+        "what an autoscaler asks about a model: `replicas` that are ready, `queue_s` (mean seconds of prompt tokens "
+        "that wait before one), `running`, `waiting`, `kv_usage_share`, `captured_share`",
+    ),
     Endpoint("GET", "/admin/config", "configuration", CONFIG_MEANING),
     Endpoint(
         "POST",

@@ -81,6 +81,11 @@ class Unit:
         reported = load.kv_usage * self.num_blocks * self.scheme.block_size
         return reported + self.in_flight.placed_tokens - self.placed_at_report_tokens
 
+    def queue_s(self, now_s: float) -> float:
+        """Return how long what all known routers have placed here takes to be computed, at the speed learned."""
+        tokens = self.in_flight.backlog_tokens(now_s) + self.sibling_tokens + self.peer_tokens
+        return tokens / self.in_flight.prefill_tokens_per_s
+
 
 @dataclass(slots=True, eq=False)
 class Replica:

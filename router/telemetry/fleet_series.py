@@ -67,6 +67,9 @@ class FleetSeries(Collector):
             replicas,
             lambda replica: sum(u.foreign_requests for u in replica.units),
         )
+        yield _queues(
+            self._fleet.model_names(), [item for item in replicas if states[item.replica_id] == "ready"], now_s
+        )
         yield _ages(replicas, now_s)
         yield from _engine_figures(replicas)
         distinct = _family("warmroute_index_distinct_blocks")
@@ -87,6 +90,14 @@ class FleetSeries(Collector):
                 for state in sorted(found):
                     family.add_metric([replica.replica_id, model, state], 1)
         return family
+
+
+def _queues(models: list[str], ready: list[Replica], now_s: float) -> GaugeMetricFamily:
+    family = _family("warmroute_model_queue_seconds")
+    for model in models:
+        waits = [unit.queue_s(now_s) for replica in ready if model in replica.models for unit in replica.units]
+        family.add_metric([model], sum(waits) / len(waits) if waits else 0.0)
+    return family
 
 
 def _ages(replicas: list[Replica], now_s: float) -> Metric:

@@ -119,6 +119,11 @@ class ReuseLedger:
             name: sum(account.tokens[place] for account in accounts) for place, name in enumerate(LOSSES, len(STAGES))
         }
 
+    def reuse_of(self, model: str) -> tuple[int, int]:
+        """Return a model's prompt tokens, and those of them that the chosen replicas had cached."""
+        accounts = [account.tokens for (name, _), account in list(self.accounts.items()) if name == model]
+        return sum(tokens[_PROMPT] for tokens in accounts), sum(tokens[_CAPTURED] for tokens in accounts)
+
     def count(self, model: str, tenant: str | None, placement: Placement, outcome: Outcome) -> Counted:
         """Count a request that was served.
 

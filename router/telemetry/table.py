@@ -258,6 +258,12 @@ METRICS: tuple[MetricSpec, ...] = (
         TTFT_SECONDS,
         at_scrape=True,
     ),
+    _gauge(
+        "model_queue_seconds",
+        "Seconds of prompt tokens that wait before a ready replica of the model, on the mean: pools are scaled by it.",
+        "model",
+        at_scrape=True,
+    ),
     _gauge("index_blocks", "Blocks that the index knows there.", "replica", at_scrape=True),
     _gauge(
         "index_age_seconds",

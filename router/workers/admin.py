@@ -110,7 +110,7 @@ class CrewAdmin:
             **self._live.handlers,
         }
         for row in ENDPOINTS:
-            path = row.path.replace("{request-id}", "{request_id}")
+            path = row.path.replace("{request-id}", "{request_id}").replace("{model}", "{model:.+}")
             app.router.add_route(row.method, path, together.get(row.handler, self.one))
         self._live.join(app)
         return app

@@ -20,7 +20,12 @@ PROMPT = {"model": "tiny", "prompt": list(range(100)), "max_tokens": 1}
 
 def path_of(row: Endpoint) -> str:
     """One that leads somewhere."""
-    return row.path.replace("{request-id}", "q1").replace("{replica}", "r0").replace("{file}", "main.js")
+    return (
+        row.path.replace("{request-id}", "q1")
+        .replace("{replica}", "r0")
+        .replace("{file}", "main.js")
+        .replace("{model}", "tiny")
+    )
 
 
 async def text_of(answer: aiohttp.ClientResponse) -> str:

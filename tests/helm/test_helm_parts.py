@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import yaml
+
+from router import config_file
+from router.picker.plane import problems_of
 
 Manifests = list[dict[str, Any]]
 Render = Callable[..., Manifests]
@@ -110,3 +116,52 @@ def test_monitors_bring_the_token(render: Render, value_sets: dict[str, Any]) ->
     ports = [endpoint["port"] for endpoint in only(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"]]
     pod = only(manifests, "Deployment", "-main")["spec"]["template"]["spec"]
     assert ports == [part["ports"][0]["name"] for part in pod["containers"]]
+
+
+def test_rules_and_dashboards_are_the_projects(render: Render, value_sets: dict[str, Any]) -> None:
+    """What the operator and Grafana get is what the project generates and checks, unchanged."""
+    manifests = render(value_sets["monitoring"])
+    files = Path(__file__).parents[2] / "helm/files"
+    rules = yaml.safe_load((files / "alerts.yaml").read_text(encoding="utf-8"))
+    assert only(manifests, "PrometheusRule")["spec"] == rules
+    found = only(manifests, "ConfigMap", "-dashboards")
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    written = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files.glob("*.json")}
+    assert len(written) == 2
+    assert {name: json.loads(text) for name, text in found["data"].items()} == written
+
+
+def test_a_gateway_finds_the_picker_and_its_pool(render: Render, value_sets: dict[str, Any]) -> None:
+    """The InferencePool selects the model's engines, at their port, and names the picker's Service and port."""
+    manifests = render(value_sets["picker"])
+    pool = only(manifests, "InferencePool")
+    pod = only(manifests, "Deployment", "-main")["spec"]["template"]
+    assert pool["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert pool["spec"]["targetPorts"] == [{"number": pod["spec"]["containers"][0]["ports"][0]["containerPort"]}]
+    service = only(manifests, "Service", "-picker")
+    picker = pool["spec"]["endpointPickerRef"]
+    assert picker == {
+        "name": service["metadata"]["name"],
+        "port": {"number": service["spec"]["ports"][0]["port"]},
+        "failureMode": "FailClose",
+    }
+    (rule,) = only(manifests, "HTTPRoute")["spec"]["rules"]
+    (backend,) = rule["backendRefs"]
+    assert (backend["group"], backend["kind"], backend["name"]) == (
+        "inference.networking.k8s.io",
+        "InferencePool",
+        pool["metadata"]["name"],
+    )
+
+
+def test_the_picker_takes_its_configuration(render: Render, value_sets: dict[str, Any]) -> None:
+    """`warmroute picker` serves by the file in its ConfigMap, at the ports that its pod declares."""
+    manifests = render(value_sets["picker"])
+    text = only(manifests, "ConfigMap", "-picker")["data"]["picker.yaml"]
+    secrets = {"WARMROUTE_REDIS__URL": "redis://u:p@redis:6379/0", "WARMROUTE_REGISTRATION__SECRET": "x" * 48}
+    loaded = config_file.parse(yaml.safe_load(text), secrets)
+    assert problems_of(loaded) == []
+    (part,) = only(manifests, "Deployment", "-picker")["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in part["ports"]}
+    assert loaded.picker.listen.endswith(f":{ports['grpc']}")
+    assert str(loaded.admin.listen).endswith(f":{ports['admin']}")

@@ -77,6 +77,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "ingress without a host": ({"ingress": {"enabled": True}}, "ingress.hosts: name at least one host"),
     "route without a gateway": ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: name at least one gateway"),
     "admin token without a key": ({"router": {"adminToken": {"name": "x"}}}, "'key' required, if 'name' exists"),
+    "picker with tenants": (
+        {"picker": {"enabled": True}, "router": {"tenants": {"file": {"name": "t", "key": "k"}}}},
+        "picker.enabled: a picker can't check tenants' keys",
+    ),
     "kind of number": ({"router": {"replicas": "two"}}, "at '/router/replicas': got string, want integer"),
 }
 
