@@ -109,7 +109,7 @@ class Writing:
 
     def store(self, *hashes: int) -> None:
         """The engine stored blocks."""
-        self._say(
+        self.say(
             {
                 "type": "BlockStored",
                 "block_hashes": list(hashes),
@@ -121,10 +121,11 @@ class Writing:
 
     def remove(self, *hashes: int) -> None:
         """The engine evicted blocks."""
-        self._say({"type": "BlockRemoved", "block_hashes": list(hashes)})
+        self.say({"type": "BlockRemoved", "block_hashes": list(hashes)})
 
-    def _say(self, event: dict[str, Any]) -> None:
-        payload = msgspec.msgpack.encode([time.time(), [event], 0])
+    def say(self, *events: Any, with_rank: bool = True) -> None:
+        """The engine published a batch of these events."""
+        payload = msgspec.msgpack.encode([time.time(), events, *([0] if with_rank else [])])
         self.sink.offer(self.unit.accept(self._sequence, payload), time.monotonic())
         self._sequence += 1
 
