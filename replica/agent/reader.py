@@ -67,7 +67,8 @@ class UnitReader:
         self._started_anew = False
         self._next_check_s = 0.0
         self.read_until_s = time.monotonic()
-        """What the engine announced before this was handed on (`time.monotonic()`)."""
+        """What the engine announced before this was handed on (`time.monotonic()`). An empty socket says nothing of
+        that where the engine can be asked: what it sent may be lost, or the engine dead."""
         self.attached = asyncio.Event()
         """Set while our state is the engine's, or known to be out of reach: not before the first look, nor after a
         time without an engine."""
@@ -96,7 +97,7 @@ class UnitReader:
             looked_s = time.monotonic()
             for frame in frames:
                 await self._take(frame)
-            if len(frames) < RECEIVE_MESSAGES:
+            if not self._source.has_replay and len(frames) < RECEIVE_MESSAGES:
                 self.read_until_s = looked_s
             if self._unit.reload_due:
                 await self._reload()
@@ -153,7 +154,10 @@ class UnitReader:
                 verdict = Verdict.IN_ORDER
         if verdict is Verdict.IN_ORDER:
             self._strange = 0
-            self._hand_on(unit.accept(frame.sequence, frame.payload, frame.received_s), frame.received_s)
+            changes = unit.accept(frame.sequence, frame.payload, frame.received_s)
+            age_s = 0.0 if unit.last_event_s is None else max(0.0, time.time() - unit.last_event_s)
+            self.read_until_s = max(self.read_until_s, min(frame.received_s, time.monotonic() - age_s))
+            self._hand_on(changes, frame.received_s)
 
     async def _fill(self, received_s: float) -> bool:
         """Ask for what is missing; whether it could be had. What comes meanwhile waits in the socket."""
@@ -185,7 +189,7 @@ class UnitReader:
     async def _ask_replay(self, received_s: float, was_down: bool) -> bool:
         unit = self._unit
         for _ in range(2):
-            start = unit.replay_from
+            start, asked_s = unit.replay_from, time.monotonic()
             replayed = await self._source.replay(start, REPLAY_TIMEOUT_S)
             verdict = None
             self._silent = replayed is None
@@ -203,6 +207,8 @@ class UnitReader:
             if verdict is None and not was_down:
                 unit.take_over_unverified()
                 self._hand_on([], received_s)
+            if verdict in (ReplayVerdict.WHOLE, ReplayVerdict.TRUNCATED):
+                self.read_until_s = max(self.read_until_s, asked_s)
             if was_down and verdict in (None, ReplayVerdict.IMPOSSIBLE):
                 # Nobody can say whether this is still the cache that we know. The next replay is asked from 0.
                 unit.detach()

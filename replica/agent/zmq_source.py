@@ -64,6 +64,11 @@ class EventSource:
         self._plain_sub: Any = zmq.Socket.shadow(self._sub.underlying)
         self._plain_monitor: Any = zmq.Socket.shadow(self._monitor.underlying)
 
+    @property
+    def has_replay(self) -> bool:
+        """Whether the engine can be asked for what was missed."""
+        return self._replay_address is not None
+
     async def connected(self, timeout_s: float) -> bool:
         """Wait for the first connection; return whether it came in time."""
         await self._monitor.poll(int(timeout_s * 1000))

@@ -53,6 +53,30 @@ async def test_a_gap_waits_for_a_replay_that_is_silent_for_a_while(attach, publi
     await eventually(lambda: one.reader.read_until_s > lost_s + 1)
 
 
+async def test_a_dead_engine_s_silence_is_not_taken_for_having_read_it(attach, publisher, events, eventually) -> None:  # type: ignore[no-untyped-def]
+    """What it announced last may be lost: until it answers again, nothing later than its last frame counts as read."""
+    one = await attach()
+    publisher.publish([events.stored([1])])
+    await eventually(lambda: one.live() == {1})
+    publisher.replay_silent = True
+    asked, silent_s = len(publisher.replays), time.monotonic()
+    await eventually(lambda: len(publisher.replays) > asked, timeout_s=20)
+    assert one.reader.read_until_s <= silent_s
+    publisher.replay_silent = False
+    await eventually(lambda: one.reader.read_until_s > silent_s, timeout_s=20)
+
+
+async def test_an_engine_without_replay_is_read_as_far_as_its_socket_is_empty(
+    attach, publisher, events, eventually
+) -> None:  # type: ignore[no-untyped-def]
+    """Nobody can be asked: what has not come by now is taken for not sent."""
+    one = await attach(replay=False)
+    publisher.publish([events.stored([1])])
+    await eventually(lambda: one.live() == {1})
+    now_s = time.monotonic()
+    await eventually(lambda: one.reader.read_until_s > now_s)
+
+
 async def test_a_replay_that_is_silent_for_good_is_waited_for_once(attach, publisher, events, eventually) -> None:  # type: ignore[no-untyped-def]
     """After that the cache is unknown, and the next gap costs one question."""
     one = await attach()
