@@ -85,10 +85,13 @@ class ChaosProcess:
         """Wait for its ready line, and then until it takes traffic.
 
         Raises:
-            StartError: It ended, or took longer than `START_TIMEOUT_S`.
+            StartError: It ended, or took longer than `START_TIMEOUT_S` since it was last started, which another fault
+                may have had to do meanwhile.
         """
-        deadline = time.monotonic() + START_TIMEOUT_S
+        starts, deadline = 0, 0.0
         while not await self._is_ready():
+            if starts != self._starts:
+                starts, deadline = self._starts, time.monotonic() + START_TIMEOUT_S
             if time.monotonic() > deadline:
                 raise StartError(f"{self.name} is not ready after {START_TIMEOUT_S:g} s: {self._running().errors()}")
             await asyncio.sleep(_POLL_S)
