@@ -1,4 +1,4 @@
-"""Reads a streamed answer of an OpenAI endpoint, line by line: text, usage, and when the first token came."""
+"""Reads an answer of an OpenAI endpoint, line by line where it is streamed: text, usage, when the first token came."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def chat_body(model: str, messages: list[dict[str, str]], answer_tokens: int) -> dict[str, Any]:
-    """Return the body of a streamed chat request that generates exactly `answer_tokens` tokens and reports usage."""
+def chat_body(model: str, messages: list[dict[str, str]], answer_tokens: int, stream: bool = True) -> dict[str, Any]:
+    """Return the body of a chat request that generates exactly `answer_tokens` tokens and reports usage."""
     return {
         "model": model,
         "messages": messages,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **({"stream": True, "stream_options": {"include_usage": True}} if stream else {}),
         "max_tokens": answer_tokens,
         "ignore_eos": True,
         "temperature": 0,
@@ -59,6 +58,18 @@ class StreamedAnswer:
             return False
         return self._take(chunk) if isinstance(chunk, dict) else False
 
+    def take_whole(self, raw: bytes) -> bool:
+        """Take an answer that was not streamed; tell whether it is one."""
+        try:
+            answer = json.loads(raw)
+        except ValueError:
+            return False
+        if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
+            return False
+        self._take(answer)
+        self.done = True
+        return True
+
     def _take(self, chunk: dict[str, Any]) -> bool:
         if isinstance(chunk.get("error"), dict):
             self.error = str(chunk["error"].get("message", "error without a message"))
@@ -72,7 +83,7 @@ class StreamedAnswer:
         carried = False
         for choice in chunk.get("choices") or ():
             ids = choice.get("token_ids") or ()
-            delta = choice.get("delta") or {}
+            delta = choice.get("delta") or choice.get("message") or {}
             piece = delta.get("content") or choice.get("text") or ""
             self.token_ids.extend(ids)
             self.text += piece

@@ -11,6 +11,7 @@ workers of a distributed test make their own share, and two runs with one seed s
   tools gave back; the long system prompt with the tools is shared by all agents of a kind.
 - group: few prompts of a group, each a long system prompt of the group's and one of its questions (few-shot examples,
   evaluations). A time stamp before the system prompt leaves nothing to share, one after it leaves nearly all.
+- trace: a request of a recorded trace (replay.py).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Kind(StrEnum):
     SINGLE = "single"
     AGENT = "agent"
     GROUP = "group"
+    TRACE = "trace"
 
 
 class Stamp(StrEnum):

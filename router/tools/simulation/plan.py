@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from loadtest.workloads.mooncake import recorded_block_tokens
 from router.config_placement import POLICIES, PlacementConfig, WeightsConfig
 from router.errors import ConfigurationError, Problem
 from router.tools.simulation.engine import EngineShape
 from router.tools.simulation.figures import Objective
 from router.tools.simulation.peers import PEERS
 from router.tools.simulation.run import Change
-from router.tools.simulation.trace import recorded_block_tokens
 from router.tools.simulation.warmroute import Hearing
 from router.tools.simulation.workloads import Scenario
 

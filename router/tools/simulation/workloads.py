@@ -20,6 +20,8 @@ from loadtest.workloads.conversations import (
     Stamp,
     Workload,
 )
+from loadtest.workloads.presets import LLM_D, LLM_D_STAGES, NOTHING
+from loadtest.workloads.schedule import Stage, arrival_times
 from router.tools.simulation.naming import BlockNames, TagMaker, named
 from router.tools.simulation.requests import Session
 from router.tools.simulation.run import Change
@@ -47,11 +49,6 @@ AGENT = AgentShape(
     work_s=(0.5, 4.0),
 )
 GROUP = GroupShape(groups=40, prompts=50, system_tokens=3_000, question_tokens=400, answer_tokens=150)
-LLM_D = GroupShape(groups=150, prompts=5, system_tokens=6_000, question_tokens=1_200, answer_tokens=1_000)
-NOTHING = Mix(chat=0, document=0, single=0)
-
-Stage = tuple[float, float]
-"""Sessions a second, and for how many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +77,33 @@ class Scenario:
     crowd_tokens: int = 8_000
 
 
-_CHATS = Scenario("conversations of many turns", replace(NOTHING, chat=1, chat_shape=CHAT), [(4.5, 200)])
+_CHATS = Scenario("conversations of many turns", replace(NOTHING, chat=1, chat_shape=CHAT), [Stage(4.5, 200)])
 SCENARIOS: dict[str, Scenario] = {
     "llm-d": Scenario(
         "llm-d's own benchmark: 150 groups of 5 prompts, arrivals in stages",
         replace(NOTHING, group=1, group_shape=LLM_D),
-        [(3, 30), (10, 30), (20, 30), (30, 30), (40, 30), (50, 30), (60, 30)],
+        LLM_D_STAGES,
         cache_tokens=307_328,
     ),
     "chat": _CHATS,
-    "agents": Scenario("agents with tools", replace(NOTHING, agent=1, agent_shape=AGENT), [(0.8, 240)]),
+    "agents": Scenario("agents with tools", replace(NOTHING, agent=1, agent_shape=AGENT), [Stage(0.8, 240)]),
     "documents": Scenario(
-        "questions about documents", replace(NOTHING, document=1, document_shape=DOCUMENT), [(2.2, 200)]
+        "questions about documents", replace(NOTHING, document=1, document_shape=DOCUMENT), [Stage(2.2, 200)]
     ),
     "stamp-first": Scenario(
         "groups whose prompts begin with the time: nothing is shared",
         replace(NOTHING, group=1, group_shape=replace(GROUP, stamp=Stamp.FIRST)),
-        [(14, 120)],
+        [Stage(14, 120)],
     ),
     "stamp-last": Scenario(
         "groups whose system prompts end with the time: nearly all is shared",
         replace(NOTHING, group=1, group_shape=replace(GROUP, stamp=Stamp.LAST)),
-        [(60, 90)],
+        [Stage(60, 90)],
     ),
-    "no-reuse": Scenario("prompts that share nothing", replace(NOTHING, single=1, single_shape=SINGLE), [(14, 150)]),
-    "idle": replace(_CHATS, summary="few conversations on a large fleet", stages=[(0.15, 600)]),
+    "no-reuse": Scenario(
+        "prompts that share nothing", replace(NOTHING, single=1, single_shape=SINGLE), [Stage(14, 150)]
+    ),
+    "idle": replace(_CHATS, summary="few conversations on a large fleet", stages=[Stage(0.15, 600)]),
     "mixed": Scenario(
         "a bit of everything",
         Mix(
@@ -117,36 +116,36 @@ SCENARIOS: dict[str, Scenario] = {
             single_shape=SINGLE,
             agent_shape=AGENT,
         ),
-        [(2.2, 240)],
+        [Stage(2.2, 240)],
     ),
     "bursts": replace(
         _CHATS,
         summary="conversations, and 200 equal prompts at once now and then",
-        stages=[(3.2, 220)],
+        stages=[Stage(3.2, 220)],
         crowds=[(40.0, 200, 0.05), (110.0, 200, 0.05), (180.0, 200, 0.05)],
     ),
     "flash-crowd": replace(
         _CHATS,
         summary="conversations, and a crowd that asks about one long text for 40 s",
-        stages=[(3.2, 220)],
+        stages=[Stage(3.2, 220)],
         crowds=[(80.0, 800, 40.0)],
         crowd_tokens=12_000,
     ),
     "loss": replace(
         _CHATS,
         summary="a replica is lost, another joins later",
-        stages=[(3.6, 220)],
+        stages=[Stage(3.6, 220)],
         changes=[Change(80.0, 3, joins=False), Change(140.0, 8, joins=True)],
     ),
     "scale-up": replace(
         _CHATS,
         summary="two replicas join a fleet of six under load",
-        stages=[(3.6, 220)],
+        stages=[Stage(3.6, 220)],
         replicas=6,
         changes=[Change(90.0, 6, joins=True), Change(120.0, 7, joins=True)],
     ),
     "mixed-speeds": replace(
-        _CHATS, summary="half of the replicas are half as fast", stages=[(3.2, 220)], speeds=(8_000.0, 4_000.0)
+        _CHATS, summary="half of the replicas are half as fast", stages=[Stage(3.2, 220)], speeds=(8_000.0, 4_000.0)
     ),
 }
 """By the name that `--workload` takes."""
@@ -161,23 +160,15 @@ def sessions_of(scenario: Scenario, block_tokens: int, speed: float, seed: int) 
     workload = Workload(scenario.mix, TagMaker(), seed)
     names = BlockNames(block_tokens)
     rng = random.Random(f"{seed}/simulation")
-    starts = _arrivals(scenario.stages, speed, rng)
-    sessions = [named(workload.session(index), start_s, names, rng) for index, start_s in enumerate(starts)]
+    sessions = [
+        named(workload.session(index), start_s / speed, names, rng)
+        for index, start_s in enumerate(arrival_times(scenario.stages, rng))
+    ]
     for number, (when_s, count, seconds) in enumerate(scenario.crowds):
         sessions += _crowd(
             scenario, names, seed + number, [(when_s + rng.random() * seconds) / speed for _ in range(count)]
         )
     return sorted(sessions, key=lambda session: session.start_s)
-
-
-def _arrivals(stages: Sequence[Stage], speed: float, rng: random.Random) -> Iterator[float]:
-    begin_s = 0.0
-    for rate, seconds in stages:
-        now_s = begin_s + rng.expovariate(rate)
-        while now_s < begin_s + seconds:
-            yield now_s / speed
-            now_s += rng.expovariate(rate)
-        begin_s += seconds
 
 
 def _crowd(scenario: Scenario, names: BlockNames, seed: int, starts: Sequence[float]) -> Iterator[Session]:
