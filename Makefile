@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting bench-picker bench-index docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos loadtest bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting bench-picker bench-index docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -56,6 +56,9 @@ native: $(VENV)/.native ## compile anew what is compiled and was changed
 
 chaos: $(VENV)/.test ## faults of every kind under traffic for five minutes, then block for block (ARGS="--seed N" replays)
 	@exec $(BIN)/python -m router.tools.chaos $(ARGS)
+
+loadtest: $(VENV)/.test ## load on a local fleet under every policy, with a report (FULL=1: all workloads; TARGET=URL: a running system)
+	@exec $(BIN)/python -m router.tools.load $(if $(TARGET),--target $(TARGET)) $(if $(FULL),--full) $(ARGS)
 
 bench-start: $(VENV)/.test ## how long a router that starts reads 100 replicas of 50,000 blocks, and its memory (limit: 15 s)
 	@exec $(BIN)/python -m router.tools.bench_start $(ARGS)

@@ -21,7 +21,9 @@ def test_a_seed_gives_the_same_sessions_in_order(name) -> None:
     assert sessions != sessions_of(scenario, 64, 1.0, 2)
     starts = [session.start_s for session in sessions]
     assert starts == sorted(starts)
-    expected = sum(rate * seconds for rate, seconds in scenario.stages) + sum(count for _, count, _ in scenario.crowds)
+    expected = sum(stage.rate_per_s * stage.duration_s for stage in scenario.stages) + sum(
+        count for _, count, _ in scenario.crowds
+    )
     assert len(sessions) == pytest.approx(expected, rel=0.25)
 
 
