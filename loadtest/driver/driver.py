@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -50,6 +51,7 @@ class Driver:
     """One run.
 
     Attributes:
+        zero_s: When it started, by its clock.
         records: Of all requests, in the order in which they were sent.
     """
 
@@ -59,22 +61,30 @@ class Driver:
         sending: Sending,
         stages: Sequence[Stage] = (),
         on_answered: Callable[[Record, Sequence[Mapping[str, str]], StreamedAnswer], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """Describe a run.
+
+        Args:
+            stages: Of arrivals, which records are told apart by.
+            on_answered: Called with each record, what was sent and what came.
+            clock: In real seconds. Not the loop's: uvloop's has whole milliseconds, and stands still in each iteration.
+        """
         self.records: list[Record] = []
         self._client = client
         self._sending = sending
         self._stage_ends = _ends(stages)
         self._on_answered = on_answered
-        self._ticks = Ticks()
-        self._zero_s = 0.0
+        self._clock = clock
+        self._ticks = Ticks(clock)
+        self.zero_s = 0.0
         self.cpu_share = 0.0
 
     async def run(self, lanes: Iterable[Lane[Session]]) -> None:
         """Send everything; return when the last answer has ended. A failed request ends its session, not the run."""
-        loop = asyncio.get_running_loop()
         prepared = list(lanes)  # before the clock starts: making prompts takes time
         watching = asyncio.create_task(self._ticks.watch())
-        self._zero_s = loop.time()
+        self.zero_s = self._clock()
         try:
             async with asyncio.TaskGroup() as group:
                 for lane in prepared:
@@ -98,11 +108,13 @@ class Driver:
         return judge([record.late_s / scale for record in measured], self._ticks.lags_s, median_s, self.cpu_share)
 
     def _now_s(self) -> float:
-        return (asyncio.get_running_loop().time() - self._zero_s) * self._sending.time_scale
+        return (self._clock() - self.zero_s) * self._sending.time_scale
 
     async def _until(self, due_s: float) -> None:
-        if (wait_s := due_s - self._now_s()) > 0:
+        wait_s = due_s - self._now_s()
+        while wait_s > 0:
             await asyncio.sleep(wait_s / self._sending.time_scale)
+            wait_s = due_s - self._now_s()  # the loop's timers may be a millisecond early
 
     async def _work_through(self, lane: Lane[Session]) -> None:
         await self._until(lane.start_s)

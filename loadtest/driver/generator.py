@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -84,19 +84,19 @@ def judge(late_s: Sequence[float], lags_s: Sequence[float], median_ttft_s: float
 class Ticks:
     """Watches the event loop while it is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self.lags_s: list[float] = []
         self._cpu_s = 0.0
         self._begun_s = 0.0
 
     async def watch(self) -> None:
         """Tick until cancelled."""
-        loop = asyncio.get_running_loop()
         self._begun_s, self._cpu_s = time.monotonic(), time.process_time()
         while True:
-            due_s = loop.time() + TICK_S
+            due_s = self._clock() + TICK_S
             await asyncio.sleep(TICK_S)
-            self.lags_s.append(loop.time() - due_s)
+            self.lags_s.append(self._clock() - due_s)
 
     def cpu_share(self) -> float:
         """Return the share of one core that this process used since the first tick."""

@@ -36,34 +36,38 @@ def single(number: int, answer_tokens: int = 1) -> Session:
     return Session(f"s{number}", Kind.SINGLE, "", (Turn("hello", answer_tokens, 0.0),), remembers=False)
 
 
-async def drive(url: str, lanes: list[Lane[Session]], stream: bool = True) -> tuple[Driver, list[str]]:
-    texts: list[str] = []
+async def drive(url: str, lanes: list[Lane[Session]], stream: bool = True) -> tuple[Driver, list[tuple[Record, str]]]:
+    heard: list[tuple[Record, str]] = []
     async with connections(20) as pool:
         sending = Sending("m", stream=stream)
-        driver = Driver(HttpClient(pool, url), sending, on_answered=lambda *heard: texts.append(heard[2].text))
+        driver = Driver(
+            HttpClient(pool, url), sending, on_answered=lambda record, _, answer: heard.append((record, answer.text))
+        )
         await driver.run(lanes)
-    return driver, texts
+    return driver, heard
 
 
 @pytest.mark.slow
-async def test_percentiles_are_true_or_the_generator_says_that_they_are_not(stub: str) -> None:
-    """1,000 requests in 5 s against delays of 40 to 240 ms: p50 within 2 ms, p99 within 5%.
+async def test_percentiles_are_true_as_far_as_the_generator_says(stub: str) -> None:
+    """1,000 requests in 5 s against delays of 40 to 240 ms: p50 within 2 ms, p99 within 5% of when the stub wrote.
 
-    The stub says what each delay really was. On a machine that is busy with other things the figures may be off: then
-    the generator must have said so.
+    On a machine that is busy with other things they may be off by more: by no more than the generator tells of itself.
     """
     delays_ms = [40 + (number * 617) % 200 for number in range(1_000)]
     for _ in range(TRIES):
         lanes = [Lane(0.2 + number / 200, iter((single(number, ms),))) for number, ms in enumerate(delays_ms)]
-        driver, texts = await drive(stub, lanes)
+        driver, heard = await drive(stub, lanes)
         assert [record.cause for record in driver.records] == [None] * 1_000
-        true = [float(text) for text in texts]
+        true = [float(text) - driver.zero_s - record.intended_s for record, text in heard]
+        assert quantile(true, 0.5) >= 0.139  # the median of the delays; timers may be a millisecond early
         ttfts = [record.ttft_s or 0.0 for record in driver.records]
-        off_p50_s = abs(quantile(ttfts, 0.5) - quantile(true, 0.5))
-        off_p99 = abs(quantile(ttfts, 0.99) / quantile(true, 0.99) - 1)
-        if off_p50_s <= 0.002 and off_p99 <= 0.05:
+        off_p50_s, off_p99_s = (abs(quantile(ttfts, share) - quantile(true, share)) for share in (0.5, 0.99))
+        p99_s = quantile(true, 0.99)
+        if off_p50_s <= 0.002 and off_p99_s <= 0.05 * p99_s:
             return
-        assert driver.generator().was_bottleneck, (off_p50_s, off_p99)
+        told_s = driver.generator().late_p99_s + driver.generator().lag_p99_s
+        assert off_p50_s <= max(0.002, told_s)
+        assert off_p99_s <= max(0.05 * p99_s, driver.generator().late_max_s + told_s)
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

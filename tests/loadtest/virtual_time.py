@@ -39,3 +39,8 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run it in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(coroutine)
+
+
+def now_s() -> float:
+    """Return the running loop's time."""
+    return asyncio.get_running_loop().time()
