@@ -6,8 +6,11 @@ Rows of the statistics, a name for each kind of session (chat, document, single)
 
 - POST  a whole answer, in ms
 - TTFT  from sending to the first generated token, in ms
+- ITL   between the pieces of an answer, its mean, in ms
 - HIT%  share of the prompt that the engine had cached, 0 to 100 (its mean is over requests; the hit rate at the end is
         over tokens)
+- MATCH% the same as the router expected it, where it says so (x-warmroute-matched-tokens)
+- REPLICA whole answers by the replica that gave them, where the router names it, in ms
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopUser
 
+from loadtest.driver.client import MATCHED_HEADER, PATH, REPLICA_HEADER
 from loadtest.reuse import ReuseTotals
 from loadtest.workloads.answers import StreamedAnswer, chat_body
 from loadtest.workloads.conversations import MIXES, Session, Workload
 from loadtest.workloads.text import TextMaker, load_tokenizer, tokenizer_folder
 
-PATH = "/v1/chat/completions"
 SESSIONS_PER_WORKER = 1_000_000
 """Workers take sessions far apart; documents are then shared within a worker, system prompts by all."""
 REPORT_KEY = "warmroute_reuse"
@@ -124,7 +127,7 @@ class OpenAIUser(FastHttpUser):
     def _ask(self, session: Session, body: dict[str, Any]) -> StreamedAnswer | None:
         """Send one request and read its stream; None when it failed."""
         answer = StreamedAnswer()
-        ttft_s: float | None = None
+        pieces_s: list[float] = []
         started_s = time.perf_counter()
         with self.client.post(
             PATH, json=body, name=session.kind, headers=self._headers, stream=True, catch_response=True
@@ -133,29 +136,37 @@ class OpenAIUser(FastHttpUser):
                 response.failure(f"HTTP {response.status_code}")
                 return None
             while line := response._response.readline(b"\n"):
-                if answer.feed(bytes(line)) and ttft_s is None:
-                    ttft_s = time.perf_counter() - started_s
+                if answer.feed(bytes(line)):
+                    pieces_s.append(time.perf_counter() - started_s)
+            total_s = time.perf_counter() - started_s
+            replica, matched = (response.headers.get(name, "") for name in (REPLICA_HEADER, MATCHED_HEADER))
             # Locust's own figure for a stream ends with the headers.
-            response.request_meta["response_time"] = (time.perf_counter() - started_s) * 1000
+            response.request_meta["response_time"] = total_s * 1000
             response.request_meta["response_length"] = len(answer.text)
             if answer.error or not answer.done:
                 response.failure(answer.error or "the stream ended early")
                 return None
-        self._record(session, answer, ttft_s)
+        self._record(session.kind, answer, pieces_s)
+        if answer.prompt_tokens and matched.isdigit():
+            self._row("MATCH%", session.kind, 100 * int(matched) / answer.prompt_tokens)
+        if replica:
+            self._row("REPLICA", replica, total_s * 1000)
         return answer
 
-    def _record(self, session: Session, answer: StreamedAnswer, ttft_s: float | None) -> None:
+    def _record(self, kind: str, answer: StreamedAnswer, pieces_s: list[float]) -> None:
         for counts in (totals, unreported):
             counts.add(answer.prompt_tokens, answer.cached_tokens)
-        if ttft_s is not None:
-            self._row("TTFT", session, ttft_s * 1000)
+        if pieces_s:
+            self._row("TTFT", kind, pieces_s[0] * 1000)
+        if len(pieces_s) > 1:
+            self._row("ITL", kind, (pieces_s[-1] - pieces_s[0]) / (len(pieces_s) - 1) * 1000)
         if answer.prompt_tokens and answer.cached_tokens is not None:
-            self._row("HIT%", session, 100 * answer.cached_tokens / answer.prompt_tokens)
+            self._row("HIT%", kind, 100 * answer.cached_tokens / answer.prompt_tokens)
 
-    def _row(self, row: str, session: Session, value: float) -> None:
+    def _row(self, row: str, name: str, value: float) -> None:
         self.environment.events.request.fire(
             request_type=row,
-            name=session.kind,
+            name=name,
             response_time=value,
             response_length=0,
             exception=None,
