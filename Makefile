@@ -135,7 +135,7 @@ docs: $(VENV)/.test ## write the documents' reference tables, the chart's schema
 # The router's image has what discovery in Kubernetes needs.
 lock: ## resolve locks/*.txt anew from pyproject.toml
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv
-	@for extra in router agent demo test browser; do \
+	@for extra in router picker agent demo test browser; do \
 		more=; [ $$extra != router ] || more="--extra k8s"; \
 		.cache/uv/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate --extra $$extra $$more pyproject.toml -o locks/$$extra.txt || exit 1; done

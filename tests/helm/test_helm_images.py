@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-IMAGES = ("router", "agent")
+IMAGES = ("router", "picker", "agent")
 
 Instruction = tuple[str, str]
 
