@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from router.native.subclassing import mypyc_attr
+
 NEVER = float("inf")
 MIN_STRETCH_TOKENS = 256
 """Less work says more about overheads than about speed."""
@@ -68,6 +70,7 @@ class Reservation:
         self.released = False
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class UnitLoad:
     """The in-flight ledger of one unit."""
 

@@ -20,6 +20,19 @@ from types import ModuleType
 GROUP = "warmroute__mypyc"
 """The module that mypyc makes of all of them."""
 MODULES = (
+    "router.fleet.facts",
+    "router.fleet.fleet",
+    "router.fleet.ledger",
+    "router.fleet.replica",
+    "router.fleet.vouching",
+    "router.index.announced",
+    "router.index.approximate",
+    "router.index.expected",
+    "router.index.matches",
+    "router.index.prefix_index",
+    "router.index.sampling",
+    "router.placement",
+    "router.proving",
     "router.proxy.accounts",
     "router.proxy.ahead",
     "router.proxy.answer_head",
@@ -47,7 +60,18 @@ MODULES = (
     "router.request.memo",
     "router.request.prompt",
     "router.request.token_cache",
+    "router.scheduling.affinity",
+    "router.scheduling.candidate",
+    "router.scheduling.candidates",
     "router.scheduling.decision",
+    "router.scheduling.filters",
+    "router.scheduling.pickers",
+    "router.scheduling.policies",
+    "router.scheduling.ring",
+    "router.scheduling.scorers",
+    "router.scheduling.shadow",
+    "router.scheduling.wishes",
+    "router.survey",
     "router.telemetry.access_log",
     "router.telemetry.decisions",
     "router.telemetry.instruments",
@@ -57,6 +81,7 @@ MODULES = (
     "router.telemetry.replica_traffic",
     "router.telemetry.reuse_ledger",
     "router.telemetry.seen_blocks",
+    "router.telemetry.totals",
 )
 """What is compiled. No two may end with the same word, which names their beginning in the extension module."""
 

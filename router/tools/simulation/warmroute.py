@@ -40,7 +40,7 @@ LOAD_EVERY_S = 0.5
 """How often engines' own figures reach the routers."""
 
 
-@dataclass(slots=True)
+@dataclass  # without slots: where Prompt is compiled they would hide its fields
 class NamedPrompt(Prompt):
     """A prompt whose blocks have names already."""
 
