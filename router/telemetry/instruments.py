@@ -12,7 +12,6 @@ from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
@@ -63,8 +62,12 @@ class Distribution:
         ]
 
 
-class Instruments(Collector):
-    """All series of the table's rows that are counted here (those read at scrape have collectors of their own)."""
+class Instruments:
+    """All series of the table's rows that are counted here (those read at scrape have collectors of their own).
+
+    A registry takes it for a collector by its methods. It must not have the library's class for a base: a compiled
+    class whose base the compiler can't see crashes the process.
+    """
 
     def __init__(self, rows: Iterable[MetricSpec]) -> None:
         self._rows = {row.name: row for row in rows if not row.at_scrape}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import shutil
@@ -59,6 +60,21 @@ def test_other_modules_are_not_its_business(tree: Path) -> None:
 def test_no_two_modules_end_alike() -> None:
     """The last word of a module's name is the name of its entry point."""
     assert len({module.rpartition(".")[2] for module in MODULES}) == len(MODULES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_compiled_class_has_a_base_from_a_package(module: str) -> None:
+    """The compiler sees the project and the standard library alone: a base that it can't see crashes the process."""
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    foreign = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        and str(node.module).partition(".")[0] not in {"router", *sys.stdlib_module_names}
+        for alias in node.names
+    }
+    bases = [base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
+    assert not foreign & {ast.unparse(base).partition("[")[0] for base in bases}
 
 
 @pytest.mark.skipif(not HAS_COMPILER or not IS_WANTED, reason="needs a C compiler and Python's headers")
