@@ -284,7 +284,11 @@ class Surveyor:
 
 def _troubled(replicas: Sequence[Replica]) -> list[Replica]:
     """Return those whose state can be any but READY (`Replica.troubled`, without a call for each)."""
-    return [r for r in replicas if r.draining or r.down_reason is not None or r.ejected_until_s is not None]
+    return [
+        r
+        for r in replicas
+        if r.draining or r.down_reason is not None or r.ejected_until_s is not None or r.held_until_s is not None
+    ]
 
 
 def _slot_read(unit: Unit, doubted: bool) -> int:

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from loadtest.workloads.mooncake import recorded_block_tokens
 from router.errors import ConfigurationError
 from router.kv.schemes import HashAlgorithm, Scheme
 from router.scheduling.decision import Outcome
 from router.telemetry import request_trace
 from router.telemetry.request_trace import RequestTrace
-from router.tools.simulation.trace import read_trace, recorded_block_tokens
+from router.tools.simulation.trace import read_trace
 
 
 def placement(chain: list[int], block_size: int = 16, tokens: int = 0) -> SimpleNamespace:
