@@ -2,8 +2,8 @@
 
 Each file is one extension module of its name. One more is made of the Python modules that `router/native/compiled.py`
 names: mypyc translates them to C. A core that can't be built is left out, and its pure Python twin does the work: the
-wheel says so while it is built, and `warmroute --version` afterwards. `WARMROUTE_NATIVE=require` makes a failed build
-an error (images are built so), `WARMROUTE_NATIVE=no` builds none.
+wheel says so while it is built. `WARMROUTE_NATIVE=require` makes a failed build an error (images are built so),
+`WARMROUTE_NATIVE=no` builds none.
 """
 
 import json
