@@ -16,7 +16,7 @@ help: ## what each command does
 demo: $(VENV)/.demo ## a fleet of simulated replicas, traffic under four policies, then a router to try (ARGS=--once ends by itself)
 	@exec $(BIN)/warmroute demo --with-parent $(ARGS)
 
-test: lint types contracts unit unit-pure ## lint, types, import contracts and every test but the real engine's
+test: lint types contracts unit ## lint, types, import contracts and every test but the real engine's
 
 test-vllm: $(VENV)/.test ## the whole path against two real vLLM replicas (CPU build; installs 3.4 GB once)
 	@tests/vllm/install.sh .venv-vllm
