@@ -46,7 +46,7 @@ contracts: $(VENV)/.test ## who may import whom (import-linter)
 	@$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/.test ## pytest
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not vllm and not vllm_full and not browser and not ops" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/browser -m "not vllm and not vllm_full and not browser and not ops" $(ARGS)
 
 unit-pure: $(VENV)/.test ## the tests of what is compiled or has a native core, again in pure Python
 	@WARMROUTE_NATIVE=no $(BIN)/python -m pytest -n auto --dist loadfile \
@@ -103,6 +103,9 @@ $(VENV)/.demo: locks/demo.txt | $(VENV)/.native
 $(VENV)/.test: locks/test.txt | $(VENV)/.native
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) install --require-hashes -r locks/test.txt
+	@# xds-protos brings an old copy of OpenTelemetry's messages along: the last one to be installed is the one that counts.
+	@sed -n '/^opentelemetry-proto==/,/[^\\]$$/p' locks/test.txt > $(VENV)/last.txt
+	@$(PIP) install --require-hashes --no-deps --force-reinstall -r $(VENV)/last.txt
 	@touch $@ $(VENV)/.demo
 
 # The modules that are compiled, as router/native/compiled.py lists them, and what compiles them.
@@ -110,7 +113,7 @@ COMPILED := $(patsubst %,%.py,$(subst .,/,$(shell sed -n 's/^    "\(router\..*\)
 NATIVE := native_build.py native_mypyc.py $(wildcard router/native/*.[ch] router/native/*.py) $(COMPILED)
 
 $(VENV)/.native: pyproject.toml $(NATIVE) | $(BIN)/python
-	@echo "building the project into $(VENV): what is on every request's path is compiled, where a C compiler is"
+	@echo "building the project into $(VENV), its native cores where a C compiler is"
 	@$(PIP) install --no-deps --editable .
 	@touch $@
 

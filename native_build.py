@@ -1,9 +1,10 @@
 """Builds the native cores (`router/native/*.c`) with the wheel, where a C compiler and Python's headers are there.
 
-Each file is one extension module of its name. One more is made of the Python modules that `router/native/compiled.py`
-names: mypyc translates them to C. A core that can't be built is left out, and its pure Python twin does the work: the
-wheel says so while it is built. `WARMROUTE_NATIVE=require` makes a failed build an error (images are built so),
-`WARMROUTE_NATIVE=no` builds none.
+Each file is one extension module of its name. With `WARMROUTE_COMPILED=yes` one more is made of the Python modules that
+`router/native/compiled.py` names: mypyc translates them to C (an experiment: what is compiled checks types while it
+runs, and not all of the modules keep to theirs yet). A core that can't be built is left out, and its pure Python twin
+does the work: the wheel says so while it is built. `WARMROUTE_NATIVE=require` makes a failed build an error (images are
+built so), `WARMROUTE_NATIVE=no` builds none.
 """
 
 import json
@@ -44,7 +45,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
             module = _module(source)
             self._note(source.name, module, _compile([source], module, _FLAGS), build_data)
         compiled = root / _FOLDER / "compiled.py"
-        if compiled.exists():
+        if compiled.exists() and os.environ.get("WARMROUTE_COMPILED") == "yes":
             table = runpy.run_path(str(compiled))
             for former in (root / _FOLDER).glob(f"{table['GROUP']}-*"):
                 former.unlink()  # of other sources

@@ -27,7 +27,7 @@ PREFIX = "WARMROUTE_"
 AGENTS_PREFIX = "WARMROUTE_AGENT_"
 SECRETS = (("admin", "token"), ("registration", "secret"), ("isolation", "secret"), ("upstream", "api_key"))
 """Keys that hold secrets: each may be a file (`..._file`), and none is ever shown."""
-_OF_THE_PROCESS = frozenset({"WARMROUTE_NATIVE"})
+_OF_THE_PROCESS = frozenset({"WARMROUTE_COMPILED", "WARMROUTE_NATIVE"})
 """Read elsewhere, before there is a configuration (`router.native`)."""
 _OF_A_SERVICE = re.compile(r"WARMROUTE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT.*|PORT.*)|WARMROUTE_PORT.*")
 """What Kubernetes sets in every pod beside a Service whose name begins with warmroute."""

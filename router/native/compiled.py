@@ -1,4 +1,7 @@
-"""Modules of a request's path as machine code: mypyc compiles their very sources with the wheel.
+"""Modules of a request's path as machine code: mypyc compiles their very sources with the wheel, where asked to.
+
+An experiment (`WARMROUTE_COMPILED=yes` while it is built): compiled modules check types while they run, and some tests
+fail where a module does not keep to its own yet. Without it plain Python and the cores in C do the work.
 
 All are in one extension module (`native_build.py` makes it), whose name holds a digest of their sources. So a copy that
 was compiled from other sources than those beside it is never used: whoever edits one of these files runs pure Python
