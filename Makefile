@@ -130,7 +130,7 @@ bench-redis: $(VENV)/.test ## bytes that a block takes in Redis, in snapshots an
 	@$(BIN)/python -m router.tools.bench_redis $(ARGS)
 
 docs: $(VENV)/.test ## write the documents' reference tables, the chart's schema, dashboards and alerts anew
-	@$(BIN)/python -m router.tools.reference README.md docs/*.md
+	@$(BIN)/python -m router.tools.reference docs/*.md
 	@$(BIN)/python -m router.tools.chart_schema helm/values.schema.json
 	@$(BIN)/python -m router.tools.grafana helm/files
 	@$(BIN)/python -m router.tools.alerts helm/files

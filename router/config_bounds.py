@@ -91,8 +91,8 @@ class RetryConfig(Section):
     )
     continuation: bool = Field(
         False,
-        description="a text stream that breaks off goes on at another replica from the text so far; see README for "
-        "what can be gone on with",
+        description="a text stream that breaks off goes on at another replica from the text so far; what can be "
+        "gone on with: docs/operations.md",
     )
     eject_after: int = Field(3, ge=1, le=1_000, description="failures in a row that eject a replica")
     eject_s: PositiveSeconds = Field(

@@ -288,7 +288,7 @@ def _valid_models(data: dict[str, Any]) -> Iterable[tuple[int, ModelConfig]]:
 
 
 _REMEDIES = {
-    "extra_forbidden": ("is not a known key", "see the configuration table in README.md"),
+    "extra_forbidden": ("is not a known key", "see the table in docs/configuration.md"),
     "missing": ("is missing", ""),
     "tuple_type": ("must be a list", "begin each item with a dash"),
     "model_type": ("must be a section of keys", ""),

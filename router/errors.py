@@ -11,8 +11,8 @@
         |-- NoReplicaError (NoRoomError), QueueFullError, QueueTimeoutError, OverloadedError, DrainingError,
             ConnectError, UpstreamBrokenError, UpstreamTimeoutError
 
-`code` is stable and documented in README.md; a test fails when one is not. An engine's own error is not here: it passes
-through as it is.
+`code` is stable and documented in docs/client-api.md; a test fails when one is not. An engine's own error is not here:
+it passes through as it is.
 """
 
 from __future__ import annotations

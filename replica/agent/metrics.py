@@ -1,4 +1,4 @@
-"""Every metric of the agent, in one table: what is not here does not exist. README's table is generated from it.
+"""Every metric of the agent, in one table: what is not here does not exist. docs/metrics.md is generated from it.
 
 Names begin with `warmroute_agent_`, units end a name, counters end in `_total`.
 """
@@ -131,7 +131,7 @@ METRICS: tuple[MetricSpec, ...] = (
 
 
 def metrics_table() -> str:
-    """Return the table for README.md."""
+    """Return the table for docs/metrics.md, in Markdown."""
     lines = ["| Metric | Type | Labels | Meaning |", "|---|---|---|---|"]
     for spec in METRICS:
         labels = ", ".join(f"`{label}`" for label in spec.all_labels)

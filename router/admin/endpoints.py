@@ -1,4 +1,4 @@
-"""Every endpoint of admin, in one table; README's is generated from it."""
+"""Every endpoint of admin, in one table; that of docs/admin-api.md is generated from it."""
 
 from __future__ import annotations
 

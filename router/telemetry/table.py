@@ -1,6 +1,6 @@
 """Every metric of the router, in one table: what is not here does not exist.
 
-Names begin with `warmroute_`, units end a name. README's table is generated from this one (`metrics_table`). Label
+Names begin with `warmroute_`, units end a name. docs/metrics.md is generated from it (`metrics_table`). Label
 values are bounded whatever clients send: a model's name counts only while some replica serves it, a path only when
 it is in the allow-list, an error only when it is one of router.errors.
 """
@@ -296,7 +296,7 @@ _BY_NAME = {row.name: row for row in METRICS}
 
 
 def metrics_table() -> str:
-    """Return the table for README.md, in Markdown."""
+    """Return the table for docs/metrics.md, in Markdown."""
     lines = ["| Metric | Type | Labels | Meaning |", "|---|---|---|---|"]
     for row in METRICS:
         labels = ", ".join(f"`{label}`" for label in row.labels)

@@ -67,7 +67,7 @@ def config_schema() -> dict[str, Any]:
         for section in sections:
             place = place["properties"][section]
         del place["properties"][key]
-    schema["description"] = "parts of the router's configuration, see the project's README"
+    schema["description"] = "parts of the router's configuration, see docs/configuration.md"
     return schema
 
 

@@ -1,4 +1,4 @@
-"""Write the documents' reference tables from the code itself: `python -m router.tools.reference README.md docs/*.md`.
+"""Write the documents' reference tables from the code itself: `python -m router.tools.reference docs/*.md`.
 
 Each table stands between `<!-- reference:NAME -->` and `<!-- /reference:NAME -->`. A test fails where one differs.
 """
@@ -63,7 +63,7 @@ def endpoints_table() -> str:
 
 
 def commands_table() -> str:
-    """Return a row for each option of the agent and the simulated engine, as `--help` has them."""
+    """Return a row for each option of every command, as `--help` has them."""
     import importlib
 
     from router.cli import COMMANDS
@@ -72,11 +72,12 @@ def commands_table() -> str:
     for name, command in COMMANDS.items():
         parser = argparse.ArgumentParser(add_help=False)
         importlib.import_module(command.module).configure(parser)
+        formatter = parser._get_formatter()
         for action in parser._actions:
             if action.help is argparse.SUPPRESS:
                 continue
             option = ", ".join(action.option_strings) or str(action.metavar or action.dest)
-            meaning = " ".join(str(action.help or "").replace("|", "\\|").replace("%%", "%").split())
+            meaning = " ".join(formatter._expand_help(action).replace("|", "\\|").split())
             lines.append(f"| `{name}` | `{option}` | {meaning} |")
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ from replica.agent.metrics import METRICS, AgentMetrics
 from replica.agent.proof import SchemeProof
 from replica.agent.unit import UnitState
 
-README = Path(__file__).parents[2] / "README.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def heard() -> UnitState:
@@ -40,9 +40,9 @@ def test_a_unit_that_left_has_no_series() -> None:
     assert b'unit="r0/0"' not in metrics.render([])
 
 
-def test_everything_exposed_is_in_the_table_and_in_the_readme() -> None:
+def test_everything_exposed_is_in_the_table_and_in_the_document() -> None:
     """With the names that Prometheus sees."""
-    text = README.read_text(encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8")
     families = text_string_to_metric_families(AgentMetrics().render([heard()]).decode())
     exposed = {f.name for f in families if not f.name.endswith("_created")}
     assert exposed == {f"warmroute_agent_{spec.name}" for spec in METRICS}

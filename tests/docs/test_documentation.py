@@ -12,7 +12,7 @@ from router.config import RouterConfig
 from router.tools.reference import MARKED, TABLES, config_rows, rewrite
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+DOCUMENTS = ROOT / "docs"
 TRACKED = subprocess.run(
     ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
 ).stdout.split()
@@ -20,7 +20,7 @@ TRACKED = subprocess.run(
 
 def test_the_documents_tables_are_the_code_s() -> None:
     """Every option, metric, endpoint, error and alert is documented as it is (`make docs` writes them)."""
-    texts = [path.read_text(encoding="utf-8") for path in (README, *sorted((ROOT / "docs").glob("*.md")))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(DOCUMENTS.glob("*.md"))]
     assert {found[2] for text in texts for found in MARKED.finditer(text)} == set(TABLES)
     assert [rewrite(text) for text in texts] == texts
 
@@ -38,12 +38,12 @@ def test_every_error_code_has_one_meaning() -> None:
 
 
 def test_every_header_that_the_router_adds_is_documented() -> None:
-    """Headers that begin with x-warmroute- in the data plane are in the README."""
+    """Headers that begin with x-warmroute- in the data plane are where clients look."""
     added = set()
     for path in (ROOT / "router" / "proxy").glob("*.py"):
         added |= set(re.findall(r"x-warmroute-[a-z-]+[a-z]", path.read_text(encoding="utf-8")))
     assert added
-    text = README.read_text(encoding="utf-8")
+    text = (DOCUMENTS / "client-api.md").read_text(encoding="utf-8")
     assert [name for name in sorted(added) if name not in text] == []
 
 
@@ -53,6 +53,15 @@ def test_every_link_leads_to_a_file(name: str) -> None:
     path = ROOT / name
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8"))
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", [name for name in TRACKED if name.endswith(".md")])
+def test_every_link_leads_to_a_heading(name: str) -> None:
+    """Nor at a part of a document that has moved."""
+    path = ROOT / name
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", path.read_text(encoding="utf-8"))
+    read = {target: _anchors(path.parent / target if target else path) for target, _ in links}
+    assert [f"{target}#{anchor}" for target, anchor in links if anchor not in read[target]] == []
 
 
 @pytest.mark.parametrize("name", [name for name in TRACKED if name.endswith(".py")])
@@ -70,3 +79,9 @@ def test_every_make_target_in_the_documents_exists() -> None:
         if name.endswith(".md"):
             named |= set(re.findall(r"`make ([a-z-]+)", (ROOT / name).read_text(encoding="utf-8")))
     assert named - targets == set()
+
+
+def _anchors(path: Path) -> set[str]:
+    """Return what GitHub lets links name in a document: its headings, in lower case, with dashes for spaces."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}

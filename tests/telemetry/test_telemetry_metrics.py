@@ -31,7 +31,7 @@ def test_everything_exposed_is_in_the_table_and_begins_with_warmroute(metrics, a
 
 
 def test_the_generated_table_names_every_metric_once():
-    """README's rows: one a metric, with type and meaning."""
+    """The document's rows: one a metric, with type and meaning."""
     lines = metrics_table().splitlines()[2:]
     assert [re.match(r"\| `(\w+)` \|", line)[1] for line in lines] == [row.name for row in METRICS]
     assert all(row.meaning.endswith(".") for row in METRICS)
