@@ -7,8 +7,8 @@ for a cancellation before the answer's head, after the head and within a stream,
 - `sees`: what came first, `FIN` or `RST`;
 - `after`: what answered to four bytes sent 20 ms later: `RST`, or `nothing` within 300 ms (a mere half-close).
 
-It is why `abort_on_half_close` is off: see README. Python clients are found by import (openai, httpx, aiohttp,
-requests), programs by PATH (curl, wget, node, chromium).
+It is why `abort_on_half_close` is off: see docs/operations.md. Python clients are found by import (openai, httpx,
+aiohttp, requests), programs by PATH (curl, wget, node, chromium).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--redis",
         metavar="URL",
-        help="Redis or Valkey, as redis://HOST:PORT/DB; TLS, Sentinel, Cluster and more: see README.md; required, here "
+        help="Redis or Valkey, as redis://HOST:PORT/DB; TLS, Sentinel, Cluster and more: docs/redis.md; required, here "
         f"or (with a password) in {REDIS_VARIABLE}",
     )
     add(

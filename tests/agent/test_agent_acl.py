@@ -23,7 +23,7 @@ from router.kv.keys import Keys, lane_of
 from router.kv.wire import Change, decode
 
 UNIT = "r0/0"
-README = Path(__file__).parents[2] / "README.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ async def test_nothing_else_is_allowed(user: Callable[[str], str], rules: Callab
     await client.close()
 
 
-def test_the_readme_gives_these_rules() -> None:
+def test_the_document_gives_these_rules() -> None:
     """What an operator copies is what is tested."""
-    text = README.read_text()
+    text = DOCUMENT.read_text()
     assert f"user warmroute-agent on >PASSWORD {agent_rules()}" in text
     assert f"user warmroute-router on >PASSWORD {router_rules()}" in text

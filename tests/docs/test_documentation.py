@@ -7,8 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from router.config import RouterConfig
+from router.config_file import parse
 from router.tools.reference import MARKED, TABLES, config_rows, rewrite
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,19 @@ def test_the_documents_tables_are_the_code_s() -> None:
 def test_every_configuration_key_says_what_it_means() -> None:
     """An operator never has to read the code for a key."""
     assert [path for path, _, meaning in config_rows(RouterConfig) if not meaning] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tenants.md"])
+def test_the_documents_configurations_are_valid(name: str, tmp_path: Path) -> None:
+    """What a reader copies is taken by the router."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("/etc/warmroute/", f"{tmp_path}/")
+    for file in re.findall(rf"{tmp_path}/([a-z-]+)", text):
+        (tmp_path / file).write_text("sixteen-characters-or-more")
+    least = {"listen": "127.0.0.1:8080", "models": [{"name": "m"}], "replicas": [{"url": "http://10.0.0.11:8000"}]}
+    examples = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert examples
+    for example in examples:
+        parse({**least, **yaml.safe_load(example)}, {})
 
 
 def test_every_error_code_has_one_meaning() -> None:

@@ -31,7 +31,7 @@ def test_sixteen_lanes_leave_two_of_six_nodes_without_any() -> None:
 
 @pytest.mark.parametrize("nodes", range(1, 13))
 def test_sixty_four_lanes_reach_clusters_of_twelve(nodes: int) -> None:
-    """As README says."""
+    """As docs/redis.md says."""
     assert lane_spread(Keys(lanes=64), cluster(nodes)) == LaneSpread(64, nodes, nodes, 64)
 
 

@@ -12,7 +12,7 @@ from router.kv.client.client import RedisClient
 from router.kv.log_lines import mask_secrets
 from router.kv.redis_url import OPTIONS, Login, Tls, check_redis_url, missing_files, parse_redis_url
 
-README = Path(__file__).parents[2] / "README.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
     assert problem.startswith("password_file=: can't read")
 
 
-def test_the_readme_tells_of_every_option_and_kind() -> None:
+def test_the_document_tells_of_every_option_and_kind() -> None:
     """An operator finds what may stand in a URL."""
-    text = README.read_text()
+    text = DOCUMENT.read_text()
     for option in OPTIONS:
         assert f"{option}=" in text, option
     for form in ("rediss://HOST", "unix:///", "redis+sentinel://HOST", "redis+cluster://HOST", "rediss+cluster://"):

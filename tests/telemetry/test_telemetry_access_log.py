@@ -28,7 +28,7 @@ def lines(log: AccessLog, stream: io.StringIO) -> list[str]:
 
 
 def test_a_line_tells_the_decision_in_brief() -> None:
-    """Unit, match and outcome are in it, under the names that the README gives; times to the microsecond."""
+    """Unit, match and outcome are in it, under the names that the document gives; times to the microsecond."""
     stream = io.StringIO()
     log = AccessLog(stream, "json")
     log.write(PLACED, outcome(), FACTS)

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from router.kv.log_lines import clean, mask_secrets
 
 MAX_CHARACTERS = 300
-_NO_RIGHT = "its user lacks a right: README.md lists what agents and routers need"
+_NO_RIGHT = "its user lacks a right: docs/redis.md lists what agents and routers need"
 
 _BY_CLASS: tuple[tuple[type[BaseException], str, str], ...] = (
     (OutOfMemoryError, "OOM", "it is full: raise its maxmemory, or find what else fills it"),

@@ -21,7 +21,7 @@ from tests.vllm.full.stand import CHAT, COMPLETIONS, Stand, doctor
 pytestmark = pytest.mark.vllm_full
 
 DOWN_AFTER, UP_AFTER = 5, 20
-"""Mismatches that end trust, and good predictions in a row that bring it back (README)."""
+"""Mismatches that end trust, and good predictions in a row that bring it back (docs/operations.md)."""
 _numbers = itertools.count(1)
 
 
