@@ -3,8 +3,10 @@
 data_plane.py         DataPlane: listens, routes, drains
 listening.py          the sockets that clients connect to
 client_connection.py  a client's connection: requests in, one at a time
+client_writing.py     what it writes, and holds for the turn's end
 client_state.py       where it stands, and how long it lingers
 incoming_head.py      a request's head while it comes in
+head_pattern.py       heads compared byte by byte, and what is made of them
 known_heads.py        heads that come again, but for a length
 ahead.py              pipelined requests that wait
 request_head.py       what a request's head says, and which heads are refused
@@ -33,6 +35,7 @@ pool.py               connections to engines
 engine_connection.py  one connection to an engine
 answer_head.py        how an answer's body ends, and which headers the client gets
 usage.py              token counts out of passing answers
+turn.py               what one turn of the loop writes goes out together
 deadlines.py          one timer for all timeouts
 seams.py              what the data plane needs of the core
 """

@@ -6,20 +6,10 @@ import asyncio
 import time
 from typing import cast
 
-from router.errors import (
-    DrainingError,
-    OverloadedError,
-    RequestTimeoutError,
-    WarmrouteError,
-)
-from router.proxy.ahead import AHEAD_BYTES, AHEAD_S, Ahead
-from router.proxy.client_state import (
-    DISCARD_BYTES,
-    LINGER_DRAINING_S,
-    LINGER_QUIET_S,
-    LINGER_S,
-    State,
-)
+from router.errors import DrainingError, OverloadedError, RequestTimeoutError, WarmrouteError
+from router.proxy.ahead import AHEAD_BYTES, AHEAD_S
+from router.proxy.client_state import DISCARD_BYTES, LINGER_DRAINING_S, LINGER_QUIET_S, State
+from router.proxy.client_writing import ClientWriting
 from router.proxy.deadlines import NEVER
 from router.proxy.door import Door
 from router.proxy.exchange import Request
@@ -34,30 +24,17 @@ from router.proxy.request_head import RequestHead
 _HEAD, _BODY, _RUNNING, _LINGER, _GONE = State  # a member's look-up in its class costs as much as a call
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(ClientWriting):
     """Serves one client, one request at a time; the states are those of `State`."""
 
     def __init__(self, door: Door) -> None:
-        self._door = door
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything is received
+        super().__init__(door)
         self._client = ""
-        self._state = _HEAD
         self._incoming = IncomingHead()
         self._request: Request | None = None
         self._refusal: WarmrouteError | None = None
-        self._body: IncomingBody | None = None
-        self._exchange: Http1Exchange | None = None
-        self._keep_alive = False
-        self._ahead, self._ahead_dropped = Ahead(), False
         self._known: KnownRequest | None = None
-        self._held_bytes = 0
-        self._consuming = False
-        self._reading_paused = False
-        self._writing_paused = False
-        self._half_closed: HalfCloseProbe | None = None
         self._arrived_s = 0.0
-        self._linger_until_s = NEVER
-        self.deadline_s = NEVER
 
     # -- asyncio ------------------------------------------------------------------------------------------------------
 
@@ -76,8 +53,10 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of this request or a later one."""
+        if self._state is _HEAD and self._known is not None and self._take_whole(self._known, data):
+            return
         state = self._state
-        if state is _RUNNING or self._ahead:
+        if state is _RUNNING or self._ahead.waiting_bytes:
             if not self._ahead_dropped:
                 self._keep_ahead(data)
         elif state is _LINGER:
@@ -94,6 +73,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client has finished sending. It may still read: a request that is complete is answered."""
+        self.flush()
         if self._state is not _RUNNING or self._exchange is None:
             return False
         if self._door.aborts_half_closed or self._transport.get_extra_info("ssl_object") is not None:
@@ -104,6 +84,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        self._unsent = b""
         self._detach()
         self._ahead.clear()
         exchange, self._exchange = self._exchange, None
@@ -129,6 +110,7 @@ class ClientConnection(asyncio.Protocol):
 
     def expire(self, now_s: float) -> None:
         """The client was too slow, idle for too long, or has lingered enough."""
+        self.flush()
         self.deadline_s = NEVER
         if self._state is _BODY or (self._state is _HEAD and self._incoming.read_bytes):
             draining = self._door.closing and self._state is _HEAD
@@ -143,6 +125,7 @@ class ClientConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Close now if nothing is being asked or answered, and soon if a request has only begun to come."""
+        self.flush()
         if self._state is _HEAD and not self._incoming.read_bytes:
             self._transport.close()
         elif self._state is _HEAD:
@@ -166,19 +149,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _keep_ahead(self, data: bytes, at: int = 0) -> None:
         self._ahead.add(data, at)
-        if len(self._ahead) > AHEAD_BYTES and not self._reading_paused:
+        if self._ahead.waiting_bytes > AHEAD_BYTES and not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
             if self._state is _RUNNING:
                 self.deadline_s = time.monotonic() + AHEAD_S
 
-    def _resume_reading(self) -> None:
-        if self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
-
     def _consume(self, data: bytes, at: int = 0) -> None:
         """Take in all bytes from a place on. A loop and no recursion: one segment may hold thousands of requests."""
+        if self._unsent:
+            self.flush()
         self._consuming = True
         end = len(data)
         try:
@@ -204,6 +184,31 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(error)
         finally:
             self._consuming = False
+
+    def _take_whole(self, known: KnownRequest, data: bytes) -> bool:
+        """Take in what is one request and no more, with a head like the last one; False when it is not just that."""
+        door = self._door
+        if self._incoming.read_bytes or self._writing_paused or self._ahead.waiting_bytes or door.gate is not None:
+            return False
+        if not known.is_all_of(data, door.paths):
+            return False
+        length = known.length
+        if length > door.limits.body_bytes or not door.budget.take(length):
+            return False
+        if self._unsent:
+            self.flush()
+        self._held_bytes = length
+        self._keep_alive = known.head.keep_alive
+        self._state = _RUNNING
+        self.deadline_s = NEVER
+        self._arrived_s = now_s = time.monotonic()
+        request = known.request(door.new_request_id, self._client, now_s, data[known.end :])
+        exchange = self._exchange = Http1Exchange(request, self._transport, self)
+        try:
+            door.serve(exchange)
+        except WarmrouteError as error:
+            self._refuse(error)
+        return True
 
     def _take_known(self, known: KnownRequest, data: bytes) -> int:
         """Take in a head like the last one, and its body if all of it is there; return the place after them."""
@@ -300,70 +305,16 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._door.refuse(exchange, refusal)
 
-    # -- answers ------------------------------------------------------------------------------------------------------
-
-    def keeps_alive(self) -> bool:
-        """Whether this connection may serve another request after this one."""
-        return self._keep_alive and not self._door.draining and (self._half_closed is None or bool(self._ahead))
-
-    def body_held(self, size_bytes: int) -> bool:
-        """Count the request's body anew."""
-        if self._body is None:
-            self._body, self._held_bytes = IncomingBody.held(self._held_bytes, self._door.budget), 0
-        return self._body.hold(size_bytes)
-
-    def body_released(self) -> None:
-        """Give back what the request's body holds of the budget."""
-        body, self._body = self._body, None
-        if body is not None:
-            body.release()
-        held_bytes, self._held_bytes = self._held_bytes, 0
-        if held_bytes:
-            self._door.budget.give(held_bytes)
-
-    def exchange_ended(self, *, keep: bool) -> None:
-        """The answer was written as a whole."""
-        was_running = self._state is _RUNNING
-        self._exchange = None
-        self.body_released()
-        if self._state is _GONE:
-            return
-        if self._half_closed is not None:
-            self._half_closed.exchange_ended()
-        if not keep or self._door.closing or self._ahead_dropped:
-            if was_running and not self._ahead and not self._ahead_dropped:
-                self._transport.close()
-                self._await_close()
-            else:
-                self._linger()
-            return
-        self._state = _HEAD
-        self.deadline_s = time.monotonic() + self._door.timeouts.keepalive_s
-        if not self._consuming:
-            self._take_up_ahead()
-
     def _take_up_ahead(self) -> None:
         """Go on with what came while a request was answered."""
         if self._writing_paused:
             return
         self._resume_reading()
-        if self._ahead:
+        if self._ahead.waiting_bytes:
             self._arrived_s = time.monotonic()
             self._consume(*self._ahead.take())
         if self._half_closed is not None and self._state in (_HEAD, _BODY):
             self._transport.close()
-            self._await_close()
-
-    def _await_close(self) -> None:
-        """The transport closes once all is written: bound how long a client that reads nothing can hold it open."""
-        self._state = _LINGER
-        self.deadline_s = self._linger_until_s = time.monotonic() + LINGER_S
-
-    def exchange_aborted(self) -> None:
-        """The answer was cut, and the connection is closing."""
-        self._exchange = None
-        self.body_released()
-        if self._state is not _GONE:
             self._await_close()
 
     def _refuse(self, error: WarmrouteError) -> None:
@@ -375,18 +326,6 @@ class ClientConnection(asyncio.Protocol):
         self.body_released()
         exchange = self._exchange = Http1Exchange(request, self._transport, self)
         self._door.refuse(exchange, error)
-
-    def _linger(self) -> None:
-        now_s = time.monotonic()
-        self._state = _LINGER
-        self._ahead.clear()
-        self._linger_until_s = now_s + (LINGER_DRAINING_S if self._door.closing else LINGER_S)
-        self.deadline_s = min(self._linger_until_s, now_s + LINGER_QUIET_S)
-        self._resume_reading()
-        if self._half_closed is None and self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self._transport.close()
 
     def _hand_over(self, head: RequestHead, rest: bytes) -> None:
         """Give the connection to admin for one request.

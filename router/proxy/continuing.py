@@ -14,6 +14,7 @@ from router.proxy.answer_head import AnswerHead
 from router.proxy.engine_connection import EngineConnection, Failure
 from router.proxy.exchange import Exchange, Framing
 from router.proxy.forwarding import Forwarding
+from router.proxy.known_heads import KnownAnswer
 from router.request.continuation import Continuation
 from router.request.prompt import Prompt
 
@@ -71,6 +72,14 @@ class ContinuingForwarding(Forwarding):
         self._is_chunked = head.framing is Framing.CHUNKED
         # What passes is framed anew: chunks of the engine's may hold parts of events.
         super().answer_started(head.framed(Framing.PLAIN), more=False)
+
+    def answer_whole(self, known: KnownAnswer, data: bytes) -> None:
+        """No stream, so none to go on with."""
+        if self._resuming:
+            self.answer_started(known.answer(), more=True)
+            return
+        self._continuation = None
+        super().answer_whole(known, data)
 
     def _release_body(self) -> None:
         """It is needed, and counted, as long as the stream may have to be gone on with."""

@@ -20,6 +20,7 @@ from router.proxy.door import AdminHandoff, ByteBudget, Door
 from router.proxy.exchange import Exchange
 from router.proxy.forward import Forwarder, RequestIds
 from router.proxy.forwarded import ForwardedHeaders
+from router.proxy.forwarding import Forwarding
 from router.proxy.hop_by_hop import client_rank
 from router.proxy.listening import Listening, bind, url_of
 from router.proxy.models import models_json
@@ -29,6 +30,7 @@ from router.proxy.pool import EnginePool
 from router.proxy.replies import facts_of, own_outcome, refuse, reply_json
 from router.proxy.seams import Health, Places, Reader, Records
 from router.proxy.tenancy import Tenancy
+from router.proxy.turn import Turn
 from router.proxy.wishes import WishReader
 from router.request.auth.limits import TenantLimits
 from router.request.auth.tenants import Tenants
@@ -85,8 +87,15 @@ class DataPlane:
         self.listening: Listening | None = None
         self.deadlines = Deadlines(self._loop)
         timeouts = config.timeouts
+        running: set[Forwarding] = set()
+        self.turn = Turn(self._loop, running)
         self.pool = EnginePool(
-            self._loop, self.deadlines, idle_s=timeouts.upstream_idle_s, connect_s=timeouts.connect_s, tls=tls
+            self._loop,
+            self.deadlines,
+            self.turn,
+            idle_s=timeouts.upstream_idle_s,
+            connect_s=timeouts.connect_s,
+            tls=tls,
         )
         self.forwarder = Forwarder(
             loop=self._loop,
@@ -99,6 +108,7 @@ class DataPlane:
             recorder=recorder,
             pool=self.pool,
             deadlines=self.deadlines,
+            running=running,
             client_templates=any(model.allow_client_template for model in config.models),
             remote=remote,
             token_cache=token_cache,
@@ -114,6 +124,7 @@ class DataPlane:
             refuse=self._refuse,
             new_request_id=RequestIds(os.urandom(8).hex()),
             budget=ByteBudget(config.limits.buffered_bytes),
+            turn=self.turn,
             admin_handoff=admin_handoff,
         )
 

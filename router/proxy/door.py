@@ -12,6 +12,7 @@ from router.errors import PathNotFoundError, WarmrouteError
 from router.proxy.deadlines import Deadlines
 from router.proxy.exchange import Exchange, Request
 from router.proxy.paths import AllowedPaths
+from router.proxy.turn import Turn
 
 AdminHandoff = Callable[[asyncio.Transport, bytes], asyncio.Protocol]
 """Takes over a connection: sets the transport's protocol and feeds it the bytes that were read."""
@@ -81,6 +82,7 @@ class Door:
     refuse: Callable[[Exchange, WarmrouteError], None]
     new_request_id: Callable[[], str]
     budget: ByteBudget
+    turn: Turn
     gate: Gate | None = None
     aborts_half_closed: bool = False
     admin_handoff: AdminHandoff | None = None

@@ -15,6 +15,7 @@ import httptools
 from router.proxy.answer_head import AnswerHead, judge
 from router.proxy.exchange import Framing, Headers
 from router.proxy.known_heads import KnownAnswer, length_digits
+from router.proxy.turn import Turn
 
 JOINED_BYTES = 16 * 1_024
 """Up to this size a body is copied to go out with its head as one piece: cheaper than to tell the kernel of two."""
@@ -50,6 +51,10 @@ class AnswerSink(Protocol):
     def answer_bytes(self, data: bytes) -> None:
         """Bytes of the body, as received, in the head's framing."""
 
+    def answer_whole(self, known: KnownAnswer, data: bytes) -> None:
+        """`answer_started` and `answer_bytes` in one: an answer that came in one piece, with a head that is known and
+        a body."""
+
     def answer_ended(self) -> None:
         """The answer is complete."""
 
@@ -75,8 +80,10 @@ class EngineConnection(asyncio.Protocol):
         idle_until_s: Clock (monotonic) after which it must not be used again, while idle; the pool's.
     """
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: ConnectionOwner, turn: Turn) -> None:
         self._owner = owner
+        self._turn = turn
+        self._unsent = b""
         self._connected: asyncio.Transport | None = None
         self._sink: AnswerSink | None = None
         self._parser: httptools.HttpResponseParser | None = None
@@ -113,6 +120,22 @@ class EngineConnection(asyncio.Protocol):
         Args:
             bodiless: Whether the answer has no body whatever its headers say (HEAD).
         """
+        if len(body) <= JOINED_BYTES:
+            self.send_whole(sink, head + body, bodiless=bodiless)
+        else:
+            self._begin(sink, bodiless=bodiless)
+            self._transport.writelines((head, body))
+
+    def send_whole(self, sink: AnswerSink, request: bytes, *, bodiless: bool = False) -> None:
+        """Send a short request, head and body, now or at the turn's end; see `send`."""
+        self._begin(sink, bodiless=bodiless)
+        if self._turn.holds():
+            self._unsent = request
+            self._turn.hold(self)
+        else:
+            self._transport.write(request)
+
+    def _begin(self, sink: AnswerSink, *, bodiless: bool) -> None:
         self._sink = sink
         self._bodiless = bodiless
         self._received = False
@@ -120,14 +143,17 @@ class EngineConnection(asyncio.Protocol):
         self._head_begin = b""
         self._complete = False
         self.served += 1
-        if len(body) <= JOINED_BYTES:
-            self._transport.write(head + body)
-        else:
-            self._transport.writelines((head, body))
+
+    def flush(self) -> None:
+        """Write the request that is held."""
+        unsent, self._unsent = self._unsent, b""
+        if unsent:
+            self._transport.write(unsent)
 
     def abort(self) -> None:
         """Close at once; the sink hears nothing more. The engine sees it and stops its work."""
         self._sink = None
+        self._unsent = b""
         if self._connected is not None:
             self._connected.abort()
 
@@ -174,6 +200,7 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        self._unsent = b""
         if self._sink is not None:
             if self._head is not None:
                 self._break(Failure.CUT)
@@ -217,10 +244,20 @@ class EngineConnection(asyncio.Protocol):
     # -- the answer ---------------------------------------------------------------------------------------------------
 
     def _take_heads(self, data: bytes) -> None:
-        known = self._known
+        if self._unsent:
+            # It speaks before it was asked: whatever this answers, it is not the request that is held.
+            self._break(Failure.NOTHING_RECEIVED)
+            return
+        known, sink = self._known, self._sink
         if self._head_begin:
             data = self._head_begin + data
             self._head_begin = b""
+        elif known is not None and not self._bodiless and sink is not None and known.is_whole(data):
+            self._head, self._keep = known.head, known.keep
+            sink.answer_whole(known, data)
+            if self._sink is sink:
+                self._finish(clean=True)
+            return
         elif known is not None and not self._bodiless and known.matches(data, 0):
             self._head = known.answer()
             self._left_bytes = known.length
@@ -329,6 +366,7 @@ class EngineConnection(asyncio.Protocol):
 
     def _break(self, failure: Failure) -> None:
         sink, self._sink = self._sink, None
+        self._unsent = b""
         self._transport.abort()
         if sink is not None:
             sink.answer_failed(failure)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from router.native.subclassing import mypyc_attr
 from router.proxy.usage import UsageTap
@@ -17,6 +17,9 @@ from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
 from router.scheduling.wishes import NO_WISHES, Wishes
 from router.telemetry.tracing import Trace
+
+if TYPE_CHECKING:
+    from router.proxy.known_heads import KnownAnswer
 
 Headers = list[tuple[bytes, bytes]]
 """Header pairs as received: spelling, order and repeats kept, white space around the value gone."""
@@ -88,6 +91,7 @@ class Request:
         framed: Whether the client sent a body at all (even an empty one).
         dropped: Lower-case names of headers that were meant for this connection alone (named in Connection).
         explain: Whether the client asked for the decision (`x-warmroute-explain: 1`).
+        begin: Its first line as an engine gets it and the name of the next, `host: `, where they are known already.
         crossing: The lines of `headers` that go to an engine, where they are known already. Whoever changes `headers`
             sets it to None.
         account: Whose request it is; None without tenants.
@@ -102,6 +106,7 @@ class Request:
         "account",
         "admitted_s",
         "arrived_s",
+        "begin",
         "body",
         "client",
         "cors",
@@ -152,6 +157,7 @@ class Request:
         self.dropped = dropped
         self.explain = explain
         self.crossing = crossing
+        self.begin: bytes | None = None
         self.account: Account | None = None
         self.cors: bytes | None = None
         self.rank: int | None = None
@@ -175,7 +181,10 @@ class ExchangeListener(Protocol):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Exchange(ABC):
-    """One request, and the way to answer it: `start`, any number of `write`, then `end`; or `abort` at any time."""
+    """One request, and the way to answer it: `start`, any number of `write`, then `end`; or `abort` at any time.
+
+    `answer` stands for `start` and one `write`.
+    """
 
     __slots__ = ("listener", "request")
 
@@ -206,6 +215,18 @@ class Exchange(ABC):
             headers: No hop-by-hop field is among them, and Content-Length for LENGTH and NONE alone.
             more: `write` or `end` follow at once, so that the head may go out with them.
         """
+
+    def answer(self, known: KnownAnswer, own: bytes, data: bytes) -> None:
+        """Send a whole answer, all but its `end`.
+
+        Args:
+            known: Says what its head says; it matched last.
+            own: Header lines that are added.
+            data: Head and body, as they came.
+        """
+        head = known.answer()
+        self.start(head.status, head.reason, (), Framing.LENGTH, more=True, lines=head.lines + own)
+        self.write(data[known.end :])
 
     @abstractmethod
     def write(self, data: bytes) -> None:

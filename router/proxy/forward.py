@@ -46,6 +46,7 @@ class Forwarder:
         recorder: Records,
         pool: EnginePool,
         deadlines: Deadlines,
+        running: set[Forwarding],
         client_templates: bool = False,
         remote: RemoteTokenizer | None = None,
         token_cache: TokenCache | None = None,
@@ -53,6 +54,7 @@ class Forwarder:
         """Put together what requests share.
 
         Args:
+            running: Holds the requests that run; empty.
             client_templates: Whether some model runs a template that the request brings: rendering it may block.
             remote: Asks replicas about prompts that the router has no tokenizer for; None: they are placed by load.
             token_cache: Where the chains of what they answer are kept.
@@ -72,7 +74,7 @@ class Forwarder:
         asking = RemoteReading(loop, remote, fleet, reading, recorder, limits, token_cache) if remote else None
         self.prompts = Prompts(reader, reading, asking, limits.inline_body_bytes, client_templates)
         self.tracing: Tracing | None = None
-        self.running: set[Forwarding] = set()
+        self.running = running
         self.begun = 0
         """Requests so far."""
         self._retries = RetryBudget(retry.budget_share, retry.budget_reserve)

@@ -19,9 +19,10 @@ from router.errors import (
 from router.placement import Placement
 from router.proxy.answer_head import AnswerHead
 from router.proxy.deadlines import NEVER
-from router.proxy.engine_connection import EngineConnection, Failure
+from router.proxy.engine_connection import JOINED_BYTES, EngineConnection, Failure
 from router.proxy.exchange import Exchange, Framing
-from router.proxy.hop_by_hop import authority_of, engine_head, joined
+from router.proxy.hop_by_hop import authority_of, engine_head, engine_request, joined
+from router.proxy.known_heads import KnownAnswer
 from router.proxy.placing import Placing
 from router.proxy.pool import Connecting
 from router.proxy.prompts import Cancellable
@@ -147,8 +148,13 @@ class Forwarding(Placing):
         self._connection = connection
         self._sent_s = time.monotonic()
         self.deadline_s = min(self._total_deadline_s, self._sent_s + self._forwarder.timeouts.first_byte_s)
-        head = engine_head(request, authority_of(replica.url), rank)
-        connection.send(self, head, request.body, bodiless=request.method == "HEAD")
+        authority = authority_of(replica.url)
+        whole = engine_request(request, authority) if rank is None and len(request.body) <= JOINED_BYTES else None
+        if whole is not None:
+            connection.send_whole(self, whole)
+        else:
+            head = engine_head(request, authority, rank)
+            connection.send(self, head, request.body, bodiless=request.method == "HEAD")
 
     # -- AnswerSink ---------------------------------------------------------------------------------------------------
 
@@ -175,6 +181,27 @@ class Forwarding(Placing):
         lines = (head.lines or joined(head.headers)) + placement_lines(exchange.request, placement)
         exchange.start(head.status, head.reason, (), framing, more=more, lines=lines)
         self._release_body()
+
+    def answer_whole(self, known: KnownAnswer, data: bytes) -> None:
+        """The engine's whole answer at once: what `answer_started` and `answer_bytes` do, for a good one."""
+        head, placement = known.head, self._placement
+        status = head.status
+        if placement is None or not 200 <= status < 300 or status in self._forwarder.refusal_statuses:
+            connection, end = self._connection, known.end
+            self.answer_started(known.answer(), more=True)
+            if self._connection is connection:
+                self.answer_bytes(data[end:])
+            return
+        exchange = self._exchange
+        self._answered = True
+        self._status = status
+        self._fleet.succeeded(placement.replica.replica_id)
+        self._first_byte()
+        exchange.answer(known, placement_lines(exchange.request, placement), data)
+        self._release_body()
+        if head.readable:
+            tap = self._tap = UsageTap() if self._account is None else self._account.tap(self._prompt)
+            tap.feed(data[known.end :])
 
     def _release_body(self) -> None:
         """The request is not sent again."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from http import HTTPStatus
 
 from router.proxy.exchange import Headers, Request
+from router.proxy.head_pattern import whole_request
 from router.telemetry.tracing import TRACEPARENT
 
 _CONNECTION_ONLY = frozenset(
@@ -45,6 +47,7 @@ NOT_TO_CLIENT = _CONNECTION_ONLY | {
 }
 """Headers of an engine's that go no further (those that Connection names come on top)."""
 MAX_RANK_DIGITS = 5
+_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 _WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
 
 
@@ -76,6 +79,19 @@ def engine_head(request: Request, authority: bytes, rank: int | None) -> bytes:
     if request.framed or request.method in _WITH_BODY:
         return b"%bcontent-length: %d\r\n\r\n" % (head, len(request.body))
     return head + b"\r\n"
+
+
+def engine_request(request: Request, authority: bytes) -> bytes | None:
+    """Return a whole request as it goes to an engine that has no ranks; None where its head is not known already."""
+    begin, lines = request.begin, request.crossing
+    if begin is None or lines is None or request.trace is not None or request.rank is not None:
+        return None
+    return whole_request(begin, authority, lines, request.request_id, request.body)
+
+
+def status_line(status: int, reason: bytes) -> bytes:
+    """Return the first line of an answer; its reason phrase is the usual one where the engine gave none."""
+    return b"HTTP/1.1 %d %b\r\n" % (status, reason or _REASONS.get(status, b""))
 
 
 def client_rank(request: Request) -> int | None:

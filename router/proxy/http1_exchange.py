@@ -6,14 +6,13 @@ import asyncio
 import socket
 import struct
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Protocol
 
 from router.proxy.cors import without_engines_cors
 from router.proxy.exchange import Exchange, Framing, Request
-from router.proxy.hop_by_hop import joined
+from router.proxy.hop_by_hop import joined, status_line
+from router.proxy.known_heads import KnownAnswer
 
-_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 JOINED_BYTES = 16 * 1_024
 """Up to this size bytes are copied to go out as one piece: cheaper than to tell the kernel of two."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -36,6 +35,12 @@ class ExchangeOwner(Protocol):
 
     def keeps_alive(self) -> bool:
         """Whether this connection may serve another request after this one."""
+
+    def may_hold(self) -> bool:
+        """Whether an answer that is complete may go out a moment later, by `send_soon`."""
+
+    def send_soon(self, data: bytes) -> None:
+        """Write, at the turn's end at the latest."""
 
 
 class Http1Exchange(Exchange):
@@ -87,7 +92,7 @@ class Http1Exchange(Exchange):
         self._keep = self._owner.keeps_alive() and (framing is not Framing.PLAIN or version == "1.1")
         if self.request.cors is not None:
             lines = without_engines_cors(lines) + self.request.cors
-        head = b"HTTP/1.1 %d %b\r\n%b" % (status, reason or _REASONS.get(status, b""), lines)
+        head = status_line(status, reason) + lines
         if headers:
             head += joined(headers)
         if self._chunks or framing is Framing.CHUNKED:
@@ -101,6 +106,17 @@ class Http1Exchange(Exchange):
             self._held = head
         else:
             self._transport.write(head)
+
+    def answer(self, known: KnownAnswer, own: bytes, data: bytes) -> None:
+        """Send head and body in one piece where nothing has to be changed or kept apart."""
+        request = self.request
+        plain = request.cors is None and request.version == "1.1" and len(data) <= JOINED_BYTES
+        if self._done or not plain or not self._owner.may_hold():
+            super().answer(known, own, data)
+            return
+        self.started = self.wrote = self._keep = True
+        self.framing = Framing.LENGTH
+        self._owner.send_soon(known.passed_on(own, data))
 
     def write(self, data: bytes) -> None:
         """Send bytes of the body."""

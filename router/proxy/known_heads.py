@@ -12,54 +12,24 @@ from collections.abc import Callable
 
 from router.proxy.answer_head import AnswerHead
 from router.proxy.exchange import Framing, Request
-from router.proxy.hop_by_hop import crossing_lines, joined
+from router.proxy.head_pattern import DIGITS, Pattern, whole_answer
+from router.proxy.hop_by_hop import crossing_lines, joined, status_line
 from router.proxy.paths import AllowedPaths
 from router.proxy.request_head import RequestHead
 
 MAX_BYTES = 4_096
 """Longer heads are not kept: there may be ten thousand idle connections."""
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)\r\n", re.IGNORECASE)
-_DIGITS = 18
-"""More of them than any length has that is served; llhttp refuses what overflows 64 bits."""
 
 
-class _Pattern:
-    """A head's bytes around the digits of its length."""
-
-    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "end", "length")
-
-    def __init__(self, raw: bytes, digits: tuple[int, int]) -> None:
-        self._before = raw[: digits[0]]
-        self._after = raw[digits[1] :]
-        self._before_bytes = len(self._before)
-        self._after_bytes = len(self._after)
-        self.length = 0
-        """Of the head that matched last."""
-        self.end = 0
-        """Where it ended."""
-
-    def matches(self, data: bytes, at: int) -> bool:
-        """Tell whether this head stands at a place, all of it."""
-        if not data.startswith(self._before, at):
-            return False
-        begin = at + self._before_bytes
-        end = data.find(b"\r", begin, begin + _DIGITS + 1)
-        digits = data[begin:end]
-        if end < 0 or not digits.isdigit() or not data.startswith(self._after, end):
-            return False
-        self.length = int(digits)
-        self.end = end + self._after_bytes
-        return True
-
-
-class KnownRequest(_Pattern):
+class KnownRequest(Pattern):
     """The head of a request for a path that is served, with a Content-Length.
 
     Attributes:
         head: What it says, but for the length.
     """
 
-    __slots__ = ("_crossing", "_path", "_paths", "_query", "head")
+    __slots__ = ("_begin", "_crossing", "_path", "_paths", "_query", "head")
 
     def __init__(
         self, raw: bytes, digits: tuple[int, int], head: RequestHead, paths: AllowedPaths, path: str, query: bytes
@@ -77,15 +47,20 @@ class KnownRequest(_Pattern):
         self._path = path
         self._query = query
         self._crossing = crossing_lines(head.headers, head.dropped)
+        self._begin = b"%b %b%b HTTP/1.1\r\nhost: " % (head.method.encode("ascii"), path.encode("ascii"), query)
 
     def fits(self, data: bytes, at: int, paths: AllowedPaths) -> bool:
         """Tell whether this head stands at a place, all of it, and its path is still served."""
         return self._paths is paths and self.matches(data, at)
 
-    def request(self, new_request_id: Callable[[], str], client: str, arrived_s: float) -> Request:
-        """Return the request of the head that matched last, without its body; see `Request` for the arguments."""
+    def is_all_of(self, data: bytes, paths: AllowedPaths) -> bool:
+        """Tell whether it is this head and its body, not empty, and no more, and its path is still served."""
+        return self._paths is paths and self.is_whole(data)
+
+    def request(self, new_request_id: Callable[[], str], client: str, arrived_s: float, body: bytes = b"") -> Request:
+        """Return the request of the head that matched last; see `Request` for the arguments."""
         head = self.head
-        return Request(
+        request = Request(
             head.request_id or new_request_id(),
             head.method,
             head.target,
@@ -95,37 +70,50 @@ class KnownRequest(_Pattern):
             head.version,
             client,
             arrived_s,
-            b"",
+            body,
             True,
             head.dropped,
             head.explain,
             self._crossing,
         )
+        request.begin = self._begin
+        return request
 
 
-class KnownAnswer(_Pattern):
+class KnownAnswer(Pattern):
     """The head of an answer with a Content-Length.
 
     Attributes:
+        head: What it says, but for the length.
         keep: Whether the engine keeps the connection.
     """
 
-    __slots__ = ("_head", "_lines", "keep")
+    __slots__ = ("_begin", "_lines", "head", "keep")
 
     def __init__(self, raw: bytes, digits: tuple[int, int], head: AnswerHead, keep: bool) -> None:
         super().__init__(raw, digits)
-        self._head = head
+        self.head = head
         length = next(place for place, pair in enumerate(head.headers) if pair[0].lower() == b"content-length")
         name = head.headers[length][0]
         self._lines = (joined(head.headers[:length]) + name + b": ", b"\r\n" + joined(head.headers[length + 1 :]))
+        self._begin = status_line(head.status, head.reason) + self._lines[0]
         self.keep = keep
 
     def answer(self) -> AnswerHead:
         """Return what the head that matched last says."""
-        head, (before, after) = self._head, self._lines
+        head, (before, after) = self.head, self._lines
         length = self.length
         lines = b"%b%d%b" % (before, length, after)
         return AnswerHead(head.status, head.reason, [], Framing.LENGTH, length, head.readable, lines)
+
+    def passed_on(self, own: bytes, data: bytes) -> bytes:
+        """Return the answer that matched last as it goes to a client that keeps its connection.
+
+        Args:
+            own: The router's own lines.
+            data: The whole answer, head and body.
+        """
+        return whole_answer(self._begin, self._lines[1], own, data, self.end)
 
 
 def length_digits(raw: bytes) -> tuple[int, int] | None:
@@ -133,6 +121,6 @@ def length_digits(raw: bytes) -> tuple[int, int] | None:
     if len(raw) > MAX_BYTES:
         return None
     match = _LENGTH.search(raw)
-    if match is None or match.end(1) - match.start(1) > _DIGITS:
+    if match is None or match.end(1) - match.start(1) > DIGITS:
         return None
     return match.span(1)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from router.proxy.deadlines import NEVER, Deadlines
 from router.proxy.engine_connection import EngineConnection
+from router.proxy.turn import Turn
 from router.tls import EngineTls
 
 IDLE_CONNECTIONS = 256
@@ -47,6 +48,7 @@ class EnginePool:
         self,
         loop: asyncio.AbstractEventLoop,
         deadlines: Deadlines,
+        turn: Turn,
         *,
         idle_s: float,
         connect_s: float,
@@ -55,6 +57,7 @@ class EnginePool:
         self._tls = tls
         self._loop = loop
         self._deadlines = deadlines
+        self._turn = turn
         self._idle_s = idle_s
         self._connect_s = connect_s
         self._idle: dict[Address, deque[EngineConnection]] = {}
@@ -81,11 +84,13 @@ class EnginePool:
     def take(self, address: Address) -> EngineConnection | None:
         """Return an idle connection that is open and young enough, the one used last; None when there is none."""
         idle = self._idle.get(address)
-        while idle:
-            connection = idle.pop()
-            if connection.usable and time.monotonic() < connection.idle_until_s:
-                return connection
-            connection.abort()
+        if idle:
+            now_s = time.monotonic()
+            while idle:
+                connection = idle.pop()
+                if now_s < connection.idle_until_s and connection.usable:
+                    return connection
+                connection.abort()
         return None
 
     def connect(
@@ -119,7 +124,7 @@ class EnginePool:
         connected: Callable[[EngineConnection], None],
         failed: Callable[[OSError], None],
     ) -> None:
-        connection = EngineConnection(self)
+        connection = EngineConnection(self, self._turn)
         try:
             async with asyncio.timeout(self._connect_s):
                 await self._open(connection, address)

@@ -14,6 +14,7 @@ from router.errors import (
 )
 from router.placement import Placement
 from router.proxy.exchange import Exchange, Headers, Request
+from router.proxy.head_pattern import own_lines
 from router.proxy.hop_by_hop import joined, safe_name, safe_value
 from router.proxy.seams import Records
 from router.scheduling.decision import Outcome
@@ -57,6 +58,8 @@ def not_connected(tried: int) -> ConnectError:
 def placement_lines(request: Request, placement: Placement) -> bytes:
     """Return the router's own header lines of an engine's answer."""
     replica = safe_name(placement.replica.replica_id)
+    if request.account is None and not request.explain:
+        return own_lines(request.request_id, replica, placement.decision.matched_tokens)
     lines = b"x-request-id: %b\r\nx-warmroute-replica: %b\r\n" % (request.request_id.encode("ascii"), replica)
     account, decision = request.account, placement.decision
     if account is None or account.tells_cached:
