@@ -46,10 +46,10 @@ contracts: $(VENV)/.test ## who may import whom (import-linter)
 	@$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/.test ## pytest
-	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/browser -m "not vllm and not vllm_full and not browser and not ops" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/browser -m "not vllm and not vllm_full and not browser and not ops" $(ARGS)
 
 unit-pure: $(VENV)/.test ## the tests of what is compiled or has a native core, again in pure Python
-	@WARMROUTE_NATIVE=no $(BIN)/python -m pytest -n auto --dist loadfile \
+	@WARMROUTE_NATIVE=no $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
 	    tests/proxy tests/telemetry tests/request tests/index tests/placement tests/scheduling tests/native $(ARGS)
 
 native: $(VENV)/.native ## compile anew what is compiled and was changed

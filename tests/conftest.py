@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,6 +21,34 @@ GOLDEN = Path(__file__).parent / "golden"
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(number, usual)
+
+# Tests start the project's commands hundreds of times: each would compile all of it anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Files that take longest, longest first: one that begins when all others have ended is waited for by itself.
+LONG = """
+tools/chaos/test_chaos_run tools/test_demo tools/load/ app/test_app_second_router app/test_app_absence
+app/test_several_routers app/test_workers app/ agent/test_agent_process feeds/kinds/ tools/ agent/ feeds/ picker/
+""".split()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many processes `-n auto` is: two a core, since half of a test's time is waiting for other processes."""
+    return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first; a file's tests stay together and in their order."""
+    folder = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        name = item.path.relative_to(folder).as_posix() if item.path.is_relative_to(folder) else ""
+        return next((number for number, begin in enumerate(LONG) if name.startswith(begin)), len(LONG))
+
+    items.sort(key=rank)
+
 
 # Shared cores are slow now and then: the time of one example says nothing about the code.
 settings.register_profile("quiet", deadline=None)

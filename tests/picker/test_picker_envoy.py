@@ -114,6 +114,8 @@ def test_stream_is_the_engines(envoy: Any, picker: Any) -> None:
     events = [line for line in data.decode().split("\n\n") if line]
     assert events[-1] == "data: [DONE]"
     assert len(events) > 40
+    # The answer's end passes through Envoy before the picker hears of it.
+    wait_until(lambda: picker.read("/admin/decisions/stream-1")["outcome"] is not None)
     decision = picker.read("/admin/decisions/stream-1")
     assert decision["outcome"]["status"] == 200
     assert decision["outcome"]["ttft_s"] > 0
