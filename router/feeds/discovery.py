@@ -13,7 +13,6 @@ from router.background import run_again
 from router.config import RouterConfig
 from router.config_discovery import DiscoveryConfig, DnsSource, KubernetesSource
 from router.feeds.directory import Directory
-from router.feeds.dns_feed import DnsWatch
 from router.feeds.endpoint_slices import unique
 from router.feeds.health import EngineProber
 from router.feeds.kubernetes_feed import ServiceWatch
@@ -98,6 +97,9 @@ class Discovery:
     def _watch(self, key: Key) -> Callable[[], Awaitable[None]]:
         source, kubeconfig, suffix = key
         if isinstance(source, DnsSource):
+            # Imported where it is used: dnspython takes 50 ms to load, and most fleets do not need it.
+            from router.feeds.dns_feed import DnsWatch
+
             passes = self._probed["dns"].passes
             watch = DnsWatch(source, partial(self._found, key), passes, partial(self._heard, key), self._metrics)
             return watch.run

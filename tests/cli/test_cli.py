@@ -36,6 +36,14 @@ def test_ctrl_c_while_a_command_is_being_imported_ends_with_130_and_no_traceback
     assert (process.returncode, errors) == (130, "")
 
 
+def test_a_router_loads_nothing_that_only_some_fleets_need() -> None:
+    """Imports are most of a start: what a configuration may ask for is loaded where one asks for it."""
+    seldom = ("dns", "kubernetes_asyncio", "grpc", "mistral_common", "tiktoken", "zmq", "rich", "locust")
+    code = f"import sys, router.supervisor; print([name for name in {seldom} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert loaded.stdout == "[]\n"
+
+
 def router_config(tmp_path: Path, golden: Path, **changes: Any) -> str:
     path = tmp_path / "router.yaml"
     model = {"name": "tiny", "tokenizer": str(golden / "tokenizer")}
