@@ -48,6 +48,8 @@ def config_rows(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[st
 
 def errors_table() -> str:
     """Return a row for each error code of the router's own."""
+    import router.app  # noqa: F401 - some errors are defined beside what raises them
+
     lines = ["| code | status | retry is safe | meaning |", "|---|---|---|---|"]
     for error in sorted(_tree(WarmrouteError), key=lambda item: (item.http_status, item.code)):
         meaning = " ".join((error.__doc__ or "").partition("\n\n")[0].split())
