@@ -34,7 +34,7 @@ app/test_several_routers app/test_workers app/ agent/test_agent_process feeds/ki
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes `-n auto` is: two a core, since half of a test's time is waiting for other processes."""
+    """Return how many processes `-n auto` is: two a core, since tests wait for processes half of their time."""
     return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
 
 
@@ -50,8 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
-# Shared cores are slow now and then: the time of one example says nothing about the code.
-settings.register_profile("quiet", deadline=None)
+# Shared cores are slow now and then: the time of one example says nothing about the code. Each run draws examples anew;
+# many at once, after a change of what they look for: make unit ARGS="--hypothesis-profile thorough".
+settings.register_profile("quiet", deadline=None, max_examples=100)
+settings.register_profile("thorough", deadline=None, max_examples=2_000)
 settings.load_profile("quiet")
 
 
