@@ -60,6 +60,10 @@ chaos: $(VENV)/.test ## faults of every kind under traffic for five minutes, the
 loadtest: $(VENV)/.test ## load on a local fleet under every policy, with a report (FULL=1: all workloads; TARGET=URL: a running system)
 	@exec $(BIN)/python -m router.tools.load $(if $(TARGET),--target $(TARGET)) $(if $(FULL),--full) $(ARGS)
 
+.PHONY: bench-generator
+bench-generator: $(VENV)/.test ## what a process of the load generators sends on a core, and whether its percentiles are true (its limits fail it)
+	@$(BIN)/python -m loadtest.bench.generator $(ARGS)
+
 bench-start: $(VENV)/.test ## how long a router that starts reads 100 replicas of 50,000 blocks, and its memory (limit: 15 s)
 	@exec $(BIN)/python -m router.tools.bench_start $(ARGS)
 

@@ -92,11 +92,19 @@ class Ticks:
 
     async def watch(self) -> None:
         """Tick until cancelled."""
-        self._begun_s, self._cpu_s = time.monotonic(), time.process_time()
+        self.begin()
         while True:
             due_s = self._clock() + TICK_S
             await asyncio.sleep(TICK_S)
-            self.lags_s.append(self._clock() - due_s)
+            self.note(due_s)
+
+    def begin(self) -> None:
+        """Count CPU time from now on."""
+        self._begun_s, self._cpu_s = time.monotonic(), time.process_time()
+
+    def note(self, due_s: float) -> None:
+        """Take a tick that was due then, by the clock."""
+        self.lags_s.append(self._clock() - due_s)
 
     def cpu_share(self) -> float:
         """Return the share of one core that this process used since the first tick."""

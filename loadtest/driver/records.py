@@ -35,6 +35,8 @@ class Record:
         cached_tokens: Prompt tokens that the engine found in its cache; None where it does not say.
         cause: A stable word for what went wrong; None: nothing did.
         message: More about it, at most 200 characters.
+        model: What it asked for: the model, or an adapter.
+        tenant: Which of the keys it had, from 0; None: none.
     """
 
     session: str
@@ -54,11 +56,26 @@ class Record:
     cached_tokens: int | None = None
     cause: str | None = None
     message: str = ""
+    model: str = ""
+    tenant: int | None = None
 
     @property
     def late_s(self) -> float:
         """How much later than intended it was sent: the generator's own fault."""
         return self.sent_s - self.intended_s
+
+    def pack(self) -> list[Any]:
+        """Return it as plain values and bytes, to be sent to another process."""
+        return [value.tobytes() if isinstance(value, array) else value for value in map(self._get, self.__slots__)]
+
+    @classmethod
+    def unpack(cls, packed: list[Any]) -> Record:
+        """Return the record that was packed."""
+        values = dict(zip(cls.__slots__, packed, strict=True))
+        return cls(**values | {"kind": Kind(values["kind"]), "gaps_s": array("f", values["gaps_s"])})
+
+    def _get(self, name: str) -> Any:
+        return getattr(self, name)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, gaps as their mean and longest."""

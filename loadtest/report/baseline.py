@@ -76,6 +76,11 @@ def compare(run: str, before: Stored, after: Stored) -> list[Comparison]:
     return found
 
 
+def compare_all(before: Mapping[str, Stored], after: Mapping[str, Stored]) -> list[Comparison]:
+    """Compare all runs that both have."""
+    return [each for name in after if name in before for each in compare(name, before[name], after[name])]
+
+
 def _judge(run: str, name: str, spec: Spec, old: Measure, new: Measure, spoilt: bool) -> Comparison:
     before, after = old.value or 0.0, new.value or 0.0
     difference = after - before

@@ -117,6 +117,17 @@ def by_stage(records: Sequence[Record], block_size: int) -> dict[str, dict[str, 
     return _grouped(records, lambda record: str(record.stage), block_size)
 
 
+def by_tenant(records: Sequence[Record], block_size: int) -> dict[str, dict[str, Any]]:
+    """Return figures for each tenant, by its number."""
+    having = [record for record in records if record.tenant is not None]
+    return _grouped(having, lambda record: str(record.tenant), block_size)
+
+
+def by_model(records: Sequence[Record], block_size: int) -> dict[str, dict[str, Any]]:
+    """Return figures for the model and each adapter."""
+    return _grouped(records, lambda record: record.model, block_size)
+
+
 def by_replica(records: Sequence[Record]) -> dict[str, int]:
     """Return how many requests each replica answered, by its name."""
     counts = Counter(record.replica for record in records if record.replica)

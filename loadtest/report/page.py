@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ from loadtest.report.baseline import Comparison, Verdict, compare, worst
 from loadtest.report.measures import SPECS
 from loadtest.report.plots import bars, lines, shown, stacked
 from loadtest.report.runs import Run
+from loadtest.report.scraped import scraped_line
 
 TEMPLATE = "page.html.j2"
+SINCE = "seconds since the start"
 DEFAULT_POLICY = "cost"
 HEADLINES = ("hit_rate", "ttft_p50_s", "ttft_p90_s", "ttft_p99_s", "output_tokens_per_s", "spread", "error_share")
 
@@ -32,6 +37,7 @@ class Report:
         baseline: Comparisons with a stored report; None: there was none.
         baseline_name: Which.
         made_at: When, as text.
+        failed_at_most: Share of requests that may fail where there is no baseline, 0 to 1.
     """
 
     runs: Sequence[Run]
@@ -41,6 +47,7 @@ class Report:
     baseline: Sequence[Comparison] | None = None
     baseline_name: str = ""
     notes: Sequence[str] = field(default=())
+    failed_at_most: float = 0.0
 
     def against_default(self) -> list[Comparison]:
         """Compare the default policy with each other one of the same workload: `better` is the default ahead."""
@@ -58,7 +65,36 @@ class Report:
         """Whether a measure got worse than the baseline's, or a request failed where there is none to compare with."""
         if self.baseline is not None:
             return worst(self.baseline) is Verdict.WORSE
-        return any(record.cause is not None for run in self.runs for record in run.records)
+        return any((run.measures["error_share"].value or 0.0) > self.failed_at_most for run in self.runs)
+
+    def not_ahead(self) -> list[Comparison]:
+        """Return where the default policy is worse than another, or can't be told from it."""
+        return [each for each in self.against_default() if each.verdict is not Verdict.BETTER]
+
+    def summary(self) -> str:
+        """Tell the figures, a line a run, then what changed, where the default is not ahead, and the verdict."""
+        lines = []
+        for run in self.runs:
+            told = ", ".join(f"{name} {shown(run.measures[name].value, SPECS[name].unit)}" for name in HEADLINES)
+            lines.append(f"{run.name}: {told}")
+        changed = [each for each in self.baseline or () if each.verdict in (Verdict.WORSE, Verdict.BETTER)]
+        for title, rows in (("", changed), (f"{DEFAULT_POLICY} is not ahead: ", self.not_ahead())):
+            for each in rows:
+                unit = SPECS[each.measure].unit
+                values = f"{shown(each.before, unit)} -> {shown(each.after, unit)}"
+                lines.append(f"{title}{each.verdict}: {each.run} {each.measure} {values}")
+        return "\n".join([*lines, "FAILED" if self.failed else "passed"])
+
+    def write(self, folder: Path, with_records: bool = False) -> None:
+        """Write report.html and report.json, and records.jsonl with every request if it is wanted."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.html").write_text(self.to_html(), encoding="utf-8")
+        (folder / "report.json").write_text(self.to_json(), encoding="utf-8")
+        if with_records:
+            with (folder / "records.jsonl").open("w", encoding="utf-8") as file:
+                for run in self.runs:
+                    for record in run.records:
+                        file.write(json.dumps({"run": run.name, **record.to_dict()}) + "\n")
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -85,6 +121,7 @@ class Report:
         return environment.get_template(TEMPLATE).render(
             report=self,
             headlines=HEADLINES,
+            groups=(("kinds", "kind"), ("tenants", "tenant"), ("models", "model or adapter")),
             workloads=[(name, *self._section(name)) for name in workloads],
             comparisons=[
                 ("Against the baseline", self.baseline or ()),
@@ -103,19 +140,38 @@ class Report:
             for name in ("ttft_p50_s", "ttft_p90_s"):
                 by_rate = {run.policy: _by_rate(run, name) for run in runs}
                 drawn.append(lines(f"{SPECS[name].title} by arrival rate", by_rate, "sessions a second", "s"))
-        drawn.append(stacked("Requests by replica", {run.policy: _replicas(run) for run in runs}))
+        drawn.append(stacked("Requests by replica", {run.policy: run.replica_requests for run in runs}))
         ledgers = {run.policy: dict(run.ledger) for run in runs if run.ledger}
         if ledgers:
             drawn.append(stacked("Where prompt tokens went (the router's ledger)", ledgers))
+        marks = [at_s for run in runs for at_s, _ in run.events]
         for key, title, unit in (
             ("hit_rate", "Hit rate over time", "share"),
             ("ttft_median_s", "Median TTFT over time", "s"),
             ("requests", "Requests over time", ""),
         ):
             over_time = {run.policy: [(each["at_s"], each[key]) for each in run.time_line] for run in runs}
-            marks = [at_s for run in runs for at_s, _ in run.events]
-            drawn.append(lines(title, over_time, "seconds since the start", unit, marks))
+            drawn.append(lines(title, over_time, SINCE, unit, marks))
+        for key, title, unit in (
+            ("waiting", "Requests waiting in all engines (their metrics)", ""),
+            ("running", "Requests running in all engines (their metrics)", ""),
+            ("kv_usage", "KV blocks in use, mean of all engines (their metrics)", "share"),
+        ):
+            told = {run.policy: [(each["at_s"], each.get(key)) for each in scraped_line(run.scrapes)] for run in runs}
+            if any(told.values()):
+                drawn.append(lines(title, told, SINCE, unit, marks))
         return runs, [Markup(each) for each in drawn]  # noqa: S704 - plots.py escapes every label
+
+
+def now() -> str:
+    """Return when a report is made."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def versions(*also: str) -> dict[str, str]:
+    """Return the versions of what makes the traffic, and of other packages."""
+    told = {name: version(name) for name in ("warmroute", "aiohttp", "tokenizers", "uvloop", *also)}
+    return told | {"python": platform.python_version(), "system": platform.platform()}
 
 
 def _by_rate(run: Run, name: str) -> list[tuple[float, float | None]]:
@@ -125,11 +181,3 @@ def _by_rate(run: Run, name: str) -> list[tuple[float, float | None]]:
         rate = (stage.rate_per_s + (stage.rate_per_s if stage.end_rate_per_s is None else stage.end_rate_per_s)) / 2
         points.append((rate, figures.get(name)))
     return sorted(points, key=lambda point: point[0])
-
-
-def _replicas(run: Run) -> dict[str, float]:
-    counts: dict[str, float] = {}
-    for record in run.records:
-        if record.replica:
-            counts[record.replica] = counts.get(record.replica, 0) + 1
-    return dict(sorted(counts.items()))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 
 def chat_body(model: str, messages: list[dict[str, str]], answer_tokens: int, stream: bool = True) -> dict[str, Any]:
@@ -52,7 +53,7 @@ class StreamedAnswer:
             self.done = True
             return False
         try:
-            chunk = json.loads(data)
+            chunk = orjson.loads(data)
         except ValueError:
             self.error = "a chunk of the stream is not JSON"
             return False
@@ -61,7 +62,7 @@ class StreamedAnswer:
     def take_whole(self, raw: bytes) -> bool:
         """Take an answer that was not streamed; tell whether it is one."""
         try:
-            answer = json.loads(raw)
+            answer = orjson.loads(raw)
         except ValueError:
             return False
         if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from loadtest.workloads.conversations import MIXES, GroupShape, Mix
+from loadtest.workloads.conversations import MIXES, ChatShape, GroupShape, Mix
 from loadtest.workloads.schedule import Stage
 
 NOTHING = Mix(chat=0, document=0, single=0)
@@ -56,6 +56,11 @@ PRESETS = {
     "documents": Preset("questions about documents", MIXES["documents"], steps(1.0, 2.0, 3.0, seconds=12)),
     "agents": Preset("agents with tools and growing transcripts", MIXES["agents"], steps(0.5, 1.0, 1.5, seconds=12)),
     "few-shot": Preset("groups of prompts with long beginnings", MIXES["groups"], steps(4.0, 8.0, 12.0, seconds=12)),
+    "system-prompts": Preset(
+        "one question each, with a long system prompt that many share",
+        replace(NOTHING, chat=1, chat_shape=ChatShape(systems=12, system_tokens=800, turns=(1, 1))),
+        steps(4.0, 8.0, 12.0, seconds=12),
+    ),
     "no-reuse": Preset("prompts that share nothing", MIXES["no-reuse"], steps(4.0, 8.0, 12.0, seconds=12)),
     "llm-d": Preset("llm-d's own benchmark", replace(NOTHING, group=1, group_shape=LLM_D), LLM_D_STAGES),
     "llm-d-small": Preset(

@@ -8,12 +8,10 @@ the engine as the trace says.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from loadtest.workloads.conversations import Kind, Maker, Session, Turn
 from loadtest.workloads.mooncake import TraceRequest
-from loadtest.workloads.schedule import Lane
 
 CACHED_TEXTS = 20_000
 
@@ -39,13 +37,6 @@ class Replay:
         self._template_tokens = template_tokens
         self._shrink = shrink
         self._block = lru_cache(maxsize=CACHED_TEXTS)(self._make_block)
-
-    def lanes(self, requests: Iterable[TraceRequest]) -> Iterator[Lane[Session]]:
-        """Let each request come at its own time, counted from the first."""
-        begin_s: float | None = None
-        for number, request in enumerate(requests):
-            begin_s = request.at_s if begin_s is None else begin_s
-            yield Lane(request.at_s - begin_s, iter((self.session(number, request),)))
 
     def session(self, number: int, request: TraceRequest) -> Session:
         """Return one request as a session of one turn."""

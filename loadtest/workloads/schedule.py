@@ -7,7 +7,8 @@ the load follows the system's speed; with open arrivals each session comes at it
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -54,10 +55,37 @@ class Stage:
             return self.rate_per_s
         return self.rate_per_s + (self.end_rate_per_s - self.rate_per_s) * since_s / self.duration_s
 
+    def times(self, factor: float) -> Stage:
+        """Return the stage with that many times its arrivals."""
+        end = None if self.end_rate_per_s is None else self.end_rate_per_s * factor
+        return Stage(self.rate_per_s * factor, self.duration_s, end)
+
+    def __str__(self) -> str:
+        ramp = "" if self.end_rate_per_s is None else f"-{self.end_rate_per_s:g}"
+        return f"{self.rate_per_s:g}{ramp}x{self.duration_s:g}"
+
     @property
     def peak_per_s(self) -> float:
         """The highest rate."""
         return max(self.rate_per_s, self.end_rate_per_s or 0.0)
+
+
+_STAGE = re.compile(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?x(\d+(?:\.\d+)?)")
+
+
+def read_stages(text: str) -> tuple[Stage, ...]:
+    """Read stages as people write them: `2x30,2-8x60` is 2 a second for 30 s, then from 2 to 8 within 60 s.
+
+    Raises:
+        ValueError: It is something else, or a stage has no duration.
+    """
+    stages = []
+    for part in text.split(","):
+        found = _STAGE.fullmatch(part.strip())
+        if found is None or not float(found[3]):
+            raise ValueError(f"{part.strip()!r} is no stage: RATExSECONDS or RATE-RATExSECONDS, as 2x30,2-8x60")
+        stages.append(Stage(float(found[1]), float(found[3]), float(found[2]) if found[2] else None))
+    return tuple(stages)
 
 
 def arrival_times(stages: Iterable[Stage], rng: random.Random) -> Iterator[float]:
@@ -79,27 +107,3 @@ def arrival_times(stages: Iterable[Stage], rng: random.Random) -> Iterator[float
                 yield begin_s + since_s
             since_s += rng.expovariate(peak)
         begin_s += stage.duration_s
-
-
-def staged_arrivals(sessions: Iterable[Item], stages: Sequence[Stage], seed: int) -> Iterator[Lane[Item]]:
-    """Let sessions arrive by stages until these or the sessions end."""
-    times = arrival_times(stages, random.Random(f"{seed}/arrivals"))
-    for start_s, session in zip(times, sessions, strict=False):
-        yield Lane(start_s, iter((session,)))
-
-
-def open_arrivals(sessions: Iterable[Item], rate_per_s: float, seed: int) -> list[Lane[Item]]:
-    """Let sessions arrive as a Poisson process of `rate_per_s` (over 0) a second.
-
-    Raises:
-        ValueError: The rate is not over 0.
-    """
-    if rate_per_s <= 0:
-        raise ValueError("the rate of arrivals must be over 0 a second")
-    rng = random.Random(f"{seed}/arrivals/{rate_per_s}")
-    lanes: list[Lane[Item]] = []
-    now_s = 0.0
-    for session in sessions:
-        now_s += rng.expovariate(rate_per_s)
-        lanes.append(Lane(now_s, iter((session,))))
-    return lanes

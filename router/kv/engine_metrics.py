@@ -120,7 +120,7 @@ def cache_configs(text: str) -> dict[str, CacheConfig]:
     if is_sglang(text):
         return _sglang_configs(text)
     found = {}
-    for labels, _ in _samples(text, _CONFIG):
+    for labels, _ in samples(text, _CONFIG):
         caching = labels.get("enable_prefix_caching")
         found[labels.get("engine", "")] = CacheConfig(
             block_size=_positive(labels.get("block_size")),
@@ -134,7 +134,7 @@ def cache_configs(text: str) -> dict[str, CacheConfig]:
 
 def started_s(text: str) -> float | None:
     """Return when the engine's process began, in Unix seconds; None where nothing tells it."""
-    return min((value for _, value in _samples(text, _STARTED)), default=None)
+    return min((value for _, value in samples(text, _STARTED)), default=None)
 
 
 def is_sglang(text: str) -> bool:
@@ -145,7 +145,7 @@ def is_sglang(text: str) -> bool:
 def _sglang_configs(text: str) -> dict[str, CacheConfig]:
     """SGLang tells pages as labels of `cache_config_info`, or (from 0.5.11 on) as gauges of their own."""
     found: dict[str, CacheConfig] = {}
-    for labels, _ in _samples(text, ("sglang:cache_config_info",)):
+    for labels, _ in samples(text, ("sglang:cache_config_info",)):
         sizes = (_positive(labels.get("page_size")), _positive(labels.get("num_pages")))
         found[_rank_of(labels)] = CacheConfig(*sizes, SGLANG_ALGORITHM)
     sizes_of, pages_of, tokens_of = (
@@ -172,7 +172,7 @@ def _requests(text: str, values: list[float]) -> int:
 
 def _by_engine(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
-    for labels, value in _samples(text, names):
+    for labels, value in samples(text, names):
         values.setdefault(_rank_of(labels), []).append(value)
     return values
 
@@ -181,7 +181,8 @@ def _rank_of(labels: dict[str, str]) -> str:
     return labels.get("engine") or labels.get("dp_rank") or ""
 
 
-def _samples(text: str, names: tuple[str, ...]) -> Iterator[tuple[dict[str, str], float]]:
+def samples(text: str, names: tuple[str, ...]) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield labels and value of each line of the first of these metrics that is there."""
     for name in names:
         found = False
         for line in _lines(text, name):

@@ -102,13 +102,14 @@ class LocalFleet:
             router_port: 0: any free port.
             agent_arguments: More arguments of every agent.
 
-        Attributes while it is started: `engines`, `agents` and `router` with their addresses, `redis_url`, `children`
-        (every process), `folder` (their output).
+        Attributes while it is started: `engines`, `agents` and `router` with their addresses, `admin_url`, `redis_url`,
+        `children` (every process), `folder` (their output).
         """
         self.engine_options = engine or EngineOptions()
         self.replicas = replicas
         self.with_agents = agents
         self.redis_url = ""
+        self.admin_url = ""
         self.engines: list[Server] = []
         self.agents: list[Server] = []
         self._agent_arguments = agent_arguments
@@ -151,20 +152,33 @@ class LocalFleet:
             raise
 
     def _start(self) -> None:
-        engines = [self._spawn(f"engine-{n}", self._engine_command()) for n in range(self.replicas)]
+        engines = self._spawn_engines()
         if self.with_agents:
             self._valkey, self.redis_url = start_valkey(self.folder)
             self.children.append(self._valkey)
             router = self._spawn_router({"redis": self.redis_url})
-        self.engines = [_engine(child, self._ready(child)) for child in engines]
+        self._await_engines(engines)
         if self.with_agents:
             agents = [self._spawn(f"agent-{n}", self._agent_command(n)) for n in range(self.replicas)]
             self.agents = [Server(child, self._ready(child).get("http", "")) for child in agents]
         else:
             replicas = [{"url": engine.http, "id": f"r{n}"} for n, engine in enumerate(self.engines)]
             router = self._spawn_router({"replicas": replicas})
-        self._router = Server(router, self._ready(router)["http"])
+        ready = self._ready(router)
+        self._router, self.admin_url = Server(router, ready["http"]), ready.get("admin", ready["http"])
         wait_for("the router sees all replicas", self._sees_all, self.children, START_TIMEOUT_S)
+
+    def _spawn_engines(self) -> list[Child]:
+        return [self._spawn(f"engine-{n}", self._engine_command()) for n in range(self.replicas)]
+
+    def _await_engines(self, started: Sequence[Child]) -> None:
+        self.engines = [_engine(child, self._ready(child)) for child in started]
+
+    def kill(self, number: int) -> None:
+        """Kill an engine as a crash would: what it was answering breaks off. It stays away."""
+        child = self.engines[number].child
+        child.kill()
+        self.children.remove(child)
 
     def stop(self) -> None:
         """End everything, the router first, so that nothing is sent to what is going. Safe to call twice."""
@@ -188,10 +202,15 @@ class LocalFleet:
             if child.exit_code() is not None:
                 raise StartError(child.failure())
 
+    def metrics_pages(self) -> dict[str, str]:
+        """Return where engines and router tell their metrics, by name."""
+        pages = {f"r{number}": f"{engine.http}/metrics" for number, engine in enumerate(self.engines)}
+        return {**pages, "router": f"{self.admin_url}/metrics"} if self.admin_url else pages
+
     def get_json(self, path: str) -> Any:
         """Return what the router's admin answers to GET `path`, or None while it answers with an error."""
         try:
-            with urllib.request.urlopen(self.router.http + path, timeout=5) as response:  # noqa: S310
+            with urllib.request.urlopen(self.admin_url + path, timeout=5) as response:  # noqa: S310
                 return json.load(response)
         except (urllib.error.URLError, ValueError, OSError):
             return None

@@ -11,21 +11,23 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from loadtest.bench.stub import delay_s
 from loadtest.driver.client import HttpClient, connections
-from loadtest.driver.driver import Driver, Sending
+from loadtest.driver.driver import Driver
+from loadtest.driver.holding import Sending
 from loadtest.driver.records import Record
 from loadtest.report.percentiles import quantile
+from loadtest.workloads.callers import Callers
 from loadtest.workloads.conversations import Kind, Session, Turn
 from loadtest.workloads.schedule import Lane
 from router.tools.processes import Child, stop_all, wait_for
 
-STUB = Path(__file__).parent / "stub_server.py"
 TRIES = 3
 
 
 @pytest.fixture
 def stub(tmp_path: Path) -> Iterator[str]:
-    child = Child("stub", [sys.executable, str(STUB)], tmp_path)
+    child = Child("stub", [sys.executable, "-m", "loadtest.bench.stub"], tmp_path)
     try:
         yield wait_for("the stub", child.ready_line, [child], 30)["http"]
     finally:
@@ -39,7 +41,7 @@ def single(number: int, answer_tokens: int = 1) -> Session:
 async def drive(url: str, lanes: list[Lane[Session]], stream: bool = True) -> tuple[Driver, list[tuple[Record, str]]]:
     heard: list[tuple[Record, str]] = []
     async with connections(20) as pool:
-        sending = Sending("m", stream=stream)
+        sending = Sending(Callers(("m",)), stream=stream)
         driver = Driver(
             HttpClient(pool, url), sending, on_answered=lambda record, _, answer: heard.append((record, answer.text))
         )
@@ -53,13 +55,14 @@ async def test_percentiles_are_true_as_far_as_the_generator_says(stub: str) -> N
 
     On a machine that is busy with other things they may be off by more: by no more than the generator tells of itself.
     """
-    delays_ms = [40 + (number * 617) % 200 for number in range(1_000)]
+    tokens = [16 + (number * 617) % 26 for number in range(1_000)]
     for _ in range(TRIES):
-        lanes = [Lane(0.2 + number / 200, iter((single(number, ms),))) for number, ms in enumerate(delays_ms)]
+        lanes = [Lane(0.2 + number / 200, iter((single(number, each),))) for number, each in enumerate(tokens)]
         driver, heard = await drive(stub, lanes)
         assert [record.cause for record in driver.records] == [None] * 1_000
-        true = [float(text) - driver.zero_s - record.intended_s for record, text in heard]
-        assert quantile(true, 0.5) >= 0.139  # the median of the delays; timers may be a millisecond early
+        true = [float(text.split()[0]) - driver.zero_s - record.intended_s for record, text in heard]
+        median_s = quantile([delay_s(each) for each in tokens], 0.5)
+        assert quantile(true, 0.5) >= median_s - 0.001  # timers may be a millisecond early
         ttfts = [record.ttft_s or 0.0 for record in driver.records]
         off_p50_s, off_p99_s = (abs(quantile(ttfts, share) - quantile(true, share)) for share in (0.5, 0.99))
         p99_s = quantile(true, 0.99)

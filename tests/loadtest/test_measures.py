@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import pytest
 
@@ -89,3 +90,12 @@ def test_stages_and_spans_have_figures_of_their_own() -> None:
     line = time_line(records)
     assert sum(span["requests"] for span in line) == 100
     assert line[0]["ttft_median_s"] == pytest.approx(0.1)
+
+
+def test_a_record_comes_back_from_another_process() -> None:
+    """With its gaps, as bytes on the way."""
+    made = record(1, tenant=2, model="a0", cause="timeout")
+    made.gaps_s.extend((0.25, 0.5))
+    packed = made.pack()
+    assert all(not isinstance(value, array) for value in packed)
+    assert Record.unpack(packed) == made

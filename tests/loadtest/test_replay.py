@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.workloads.mooncake import TraceRequest, read_requests
+from loadtest.workloads.mooncake import TraceRequest
 from loadtest.workloads.rendering import ChatText
 from loadtest.workloads.replay import Replay
 from loadtest.workloads.text import TextMaker, tokenizer_folder
+from loadtest.workloads.traffic import Traffic
 
 TEXT = ChatText.load(tokenizer_folder())
 MAKER = TextMaker(TEXT.tokenizer)
@@ -57,7 +58,7 @@ def test_requests_come_at_their_own_times(tmp_path: Path) -> None:
             for at, length in lines
         )
     )
-    lanes = list(Replay(MAKER, 1, 512, AROUND).lanes(read_requests(path, 512, speed=2.0)))
+    lanes = Traffic("trace", rate_scale=2.0, trace=path).lanes(tokenizer_folder())
     assert [lane.start_s for lane in lanes] == [0.0, 0.5, 1.0]
     assert [next(lane.sessions).turns[0].answer_tokens for lane in lanes] == [5, 5, 5]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
 
 from loadtest.driver.generator import judge
 from loadtest.driver.records import Record
+from loadtest.driver.scraping import Scrape
 from loadtest.report.page import Report
 from loadtest.report.runs import Run, ledger_parts
 from loadtest.workloads.conversations import Kind
@@ -90,3 +92,35 @@ def test_a_ledger_is_what_came_between_two_readings() -> None:
     after = {"total": {"tokens": {"delivered": 30, "prompt": 50}, "lost_tokens": {"tail": 5, "first_time": 15}}}
     assert ledger_parts(before, after) == {"delivered": 20, "lost: first time": 10}
     assert ledger_parts(None, None) == {}
+
+
+def test_what_was_scraped_is_drawn_beside_and_counts_where_the_router_is_silent() -> None:
+    """Three more plots; requests by replica come from the engines' counters where answers name none."""
+    run = make_run("sglang-router", 80)
+    for record in run.records:
+        record.replica = ""
+    scrapes = [
+        Scrape(at_s, source, {"running": 1, "waiting": at_s, "kv_usage": 0.5, "answered": at_s * share})
+        for at_s in (0.0, 10.0)
+        for source, share in (("r0", 15.0), ("r1", 5.0))
+    ]
+    told = report(dataclasses.replace(run, scrapes=scrapes))
+    assert json.loads(told.to_json())["runs"][0]["by_replica"] == {"r0": 150.0, "r1": 50.0}
+    assert told.runs[0].measures["spread"].value == 1.5
+    assert told.to_html().count("<svg") == 13
+    assert "KV blocks in use" in told.to_html()
+
+
+def test_a_summary_says_where_the_default_is_not_ahead() -> None:
+    """Worse, the same or unclear: each measure against each other policy."""
+    told = report(make_run("cost", 40), make_run("random", 80)).summary()
+    assert "cost is not ahead: worse: mixed/random hit_rate 81.0% -> 41.0%" in told
+    assert told.endswith("passed")
+    assert "not ahead: better" not in told
+
+
+def test_so_many_requests_may_fail_as_was_allowed() -> None:
+    """One of 200 is half a percent."""
+    run = make_run("cost", 80, cause="timeout")
+    assert dataclasses.replace(report(run), failed_at_most=0.004).failed
+    assert not dataclasses.replace(report(run), failed_at_most=0.005).failed

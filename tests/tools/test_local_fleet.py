@@ -78,3 +78,10 @@ def test_a_dead_process_is_noticed() -> None:
         fleet.engines[0].child.kill()
         with pytest.raises(StartError, match="engine-0 ended"):
             fleet.check()
+
+
+def test_an_engine_that_was_killed_on_purpose_is_no_failure(fleet: LocalFleet) -> None:
+    """`kill` is a crash that was asked for: the others answer on. The last test of this fleet."""
+    fleet.kill(1)
+    fleet.check()
+    assert {ask(fleet, f"after all, number {number}")[0] for number in range(6)} == {"r0"}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadtest.driver.driver import Sending
+from loadtest.driver.holding import Sending
 from loadtest.report.runs import Run, ledger_parts
-from router.tools.load.plan import Traffic, credentials, send
+from loadtest.workloads.traffic import Traffic
+from router.tools.load.sending import send
 
 
 def run_target(
@@ -21,6 +22,7 @@ def run_target(
     block_size: int,
     traffics: Sequence[Traffic],
     sending: Sending,
+    sources: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Iterator[Run]:
     """Send each traffic to it, one after the other; its ledger is read where it shows one."""
@@ -29,15 +31,16 @@ def run_target(
         say(f"{traffic.workload}: making its prompts")
         lanes = traffic.lanes(tokenizer)
         before = _ledger(url)
-        driver = send(url, sending, traffic.stages, lanes, credentials())
+        sent = send(url, sending, traffic.stages, lanes, sources)
         run = Run(
             workload=traffic.workload,
             policy=f"{place.hostname}:{place.port or place.scheme}",
-            records=driver.measured,
-            generator=driver.generator(),
+            records=sent.driver.measured,
+            generator=sent.driver.generator(),
             block_size=block_size,
             stages=traffic.stages,
             ledger=ledger_parts(before, _ledger(url)),
+            scrapes=sent.scrapes,
         )
         say(f"{traffic.workload}: {len(run.records):,} requests; {run.generator.sentence()}")
         yield run

@@ -9,17 +9,26 @@ from pathlib import Path
 import pytest
 
 from loadtest.workloads.presets import PRESETS
+from loadtest.workloads.traffic import Traffic
 from router.tools.load.__main__ import main
-from router.tools.load.plan import Traffic
 from router.tools.local_fleet import EngineOptions
 from router.tools.processes import Child, stop_all, wait_for
 
 
 def test_all_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2."""
-    assert main(["--workload", "chta", "--policies", "cots", "--target", "localhost"]) == 2
+    wrong_names = ["--workload", "chta", "--policies", "cots", "--peer", "sglag-router", "--target", "localhost"]
+    assert main([*wrong_names, "--kill", "4@20", "--users", "3", "--stages", "2x3"]) == 2
     told = capsys.readouterr().err
-    for wrong in ("chta is not known", "cots is not known", "localhost is no URL"):
+    for wrong in (
+        "chta is not known",
+        "cots is not known",
+        "sglag-router is not known",
+        "localhost is no URL",
+        "there is no replica 4",
+        "is nothing to start",
+        "--users is a closed loop",
+    ):
         assert wrong in told
 
 
@@ -81,12 +90,16 @@ def test_policies_run_in_turn_on_a_local_fleet(tmp_path: Path) -> None:
     ]
     trace.write_text("\n".join(map(json.dumps, lines)))
     arguments = ["--trace", str(trace), "--policies", "cost,round-robin", "--warm-up", "0", "--out", str(tmp_path)]
+    arguments += ["--replicas", "2", "--shrink", "8", "--time-scale", "8", "--adapters", "a0", "--tenants", "2"]
     assert main(arguments) == 0
     told = json.loads((tmp_path / "report.json").read_text())
     assert [run["policy"] for run in told["runs"]] == ["cost", "round-robin"]
     assert [run["requests"] for run in told["runs"]] == [12, 12]
     for run in told["runs"]:
         assert run["errors"] == {}
-        # Prompts are 1,100 / 8 tokens, rounded up, the template's included.
-        assert sum(run["ledger"].values()) == 12 * 138
-        assert run["measures"]["hit_rate"]["value"] > 0
+        # Prompts are 1,100 / 8 tokens, rounded up, the template's included; the engines count the same.
+        assert sum(run["ledger"].values()) == run["scraped"]["query_tokens"] == 12 * 138
+        assert run["scraped"]["answered"] == 12
+        assert run["measures"]["hit_rate"]["value"] == run["scraped"]["engines_hit_rate"]
+        assert set(run["by_tenant"]) == {"0", "1"}
+        assert set(run["by_model"]) == {"tiny", "a0"}
