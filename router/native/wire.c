@@ -223,9 +223,37 @@ static PyObject *request(PyObject *module, PyObject *const *args, Py_ssize_t cou
     return joined(parts, 10);
 }
 
+/* Another object of the same class whose slots hold what the first one's do. */
+static PyObject *stamped(PyObject *module, PyObject *first) {
+    PyTypeObject *type = Py_TYPE(first);
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || type->tp_dictoffset != 0 || type->tp_itemsize != 0) {
+        PyErr_SetString(PyExc_TypeError, "an object with slots alone is asked for");
+        return NULL;
+    }
+    PyObject *made = type->tp_alloc(type, 0);
+    if (made == NULL)
+        return NULL;
+    for (; type != NULL && type != &PyBaseObject_Type; type = type->tp_base) {
+        if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && type->tp_basicsize != (Py_ssize_t)sizeof(PyObject)) {
+            Py_DECREF(made);
+            PyErr_SetString(PyExc_TypeError, "a base of the object's class is not Python's");
+            return NULL;
+        }
+        for (PyMemberDef *member = type->tp_members; member != NULL && member->name != NULL; member++) {
+            if (member->type != T_OBJECT_EX)
+                continue;
+            PyObject *held = *(PyObject **)((char *)first + member->offset);
+            Py_XINCREF(held);
+            *(PyObject **)((char *)made + member->offset) = held;
+        }
+    }
+    return made;
+}
+
 #define FAST(name) #name, (PyCFunction)(void (*)(void))name, METH_FASTCALL
 
 static PyMethodDef methods[] = {
+    {"stamped", stamped, METH_O, "stamped(first) -> another object like it"},
     {FAST(own_lines), "own_lines(request_id, replica, matched_tokens) -> the router's own lines of an answer"},
     {FAST(answer), "answer(before, after, own, data, end) -> an answer as it goes to the client"},
     {FAST(request), "request(begin, authority, lines, request_id, body) -> a request as it goes to an engine"},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from router.errors import UpstreamBrokenError, WarmrouteError
 from router.proxy.answer_head import AnswerHead
 from router.proxy.engine_connection import EngineConnection, Failure
-from router.proxy.exchange import Exchange, Framing
+from router.proxy.exchange import Framing
 from router.proxy.forwarding import Forwarding
 from router.proxy.known_heads import KnownAnswer
 from router.request.continuation import Continuation
@@ -29,8 +29,8 @@ class ContinuingForwarding(Forwarding):
 
     __slots__ = ("_continuation", "_is_chunked", "_is_paused", "_resuming", "_runs")
 
-    def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
-        super().__init__(forwarder, exchange)
+    def __init__(self, forwarder: Forwarder) -> None:
+        super().__init__(forwarder)
         self._continuation: Continuation | None = None
         self._runs = False
         self._resuming = False
@@ -132,7 +132,7 @@ class ContinuingForwarding(Forwarding):
         if placement is None or body is None:
             self._give_up()
             return
-        self._tried.append(placement.replica.replica_id)
+        self._tried = [*self._tried, placement.replica.replica_id]
         if len(self._tried) >= forwarder.attempts or not forwarder.may_retry():
             self._give_up()
             return

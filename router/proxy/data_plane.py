@@ -88,6 +88,7 @@ class DataPlane:
         self.deadlines = Deadlines(self._loop)
         timeouts = config.timeouts
         running: set[Forwarding] = set()
+        self.deadlines.watch_all(running)
         self.turn = Turn(self._loop, running)
         self.pool = EnginePool(
             self._loop,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from typing import Protocol
 
 TICK_S = 0.1
@@ -30,6 +31,7 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._watched: set[Expiring] = set()
+        self._others: Collection[Expiring] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -41,6 +43,10 @@ class Deadlines:
         self._watched.add(item)
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def watch_all(self, items: Collection[Expiring]) -> None:
+        """Look at whatever is in this collection, too, as long as anything else is watched."""
+        self._others = items
 
     def unwatch(self, item: Expiring) -> None:
         """Look at it no more; harmless when it was not watched."""
@@ -57,7 +63,9 @@ class Deadlines:
     def _tick(self) -> None:
         now_s = time.monotonic()
         try:
-            for item in [item for item in self._watched if item.deadline_s <= now_s]:
+            late = [item for item in self._watched if item.deadline_s <= now_s]
+            late += [item for item in self._others if item.deadline_s <= now_s]
+            for item in late:
                 item.expire(now_s)
         finally:
             again = bool(self._watched) and not self._closed

@@ -17,8 +17,9 @@ from router.proxy.exchange import Framing, Headers
 from router.proxy.known_heads import KnownAnswer, length_digits
 from router.proxy.turn import Turn
 
-JOINED_BYTES = 16 * 1_024
-"""Up to this size a body is copied to go out with its head as one piece: cheaper than to tell the kernel of two."""
+JOINED_BYTES = 64 * 1_024
+"""Up to this size a body is copied to go out with its head as one piece: cheaper than to tell the kernel of two, and
+than to wake an engine by itself (`turn`)."""
 HEAD_BYTES = 256 * 1_024
 """Longest head of an answer."""
 _HEAD_END = b"\r\n\r\n"

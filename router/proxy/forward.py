@@ -15,6 +15,7 @@ from router.proxy.continuing import ContinuingForwarding
 from router.proxy.deadlines import Deadlines
 from router.proxy.exchange import Exchange, Request
 from router.proxy.forwarding import Forwarding
+from router.proxy.head_pattern import stamped
 from router.proxy.pool import EnginePool
 from router.proxy.prompts import Prompts
 from router.proxy.reading import PromptReading
@@ -81,6 +82,7 @@ class Forwarder:
         self.waiting: Waiting | None = None
         """None while replicas have no limit (`limits.max_in_flight`): nothing is asked for then."""
         self._configure_waiting(limits)
+        self._stamp = self._new_stamp()
 
     def configure(
         self, *, limits: LimitsConfig, retry: RetryConfig, timeouts: TimeoutsConfig, client_templates: bool
@@ -94,6 +96,10 @@ class Forwarder:
         self.prompts.configure(limits, client_templates=client_templates)
         self._retries.share, self._retries.reserve = retry.budget_share, retry.budget_reserve
         self._configure_waiting(limits)
+        self._stamp = self._new_stamp()
+
+    def _new_stamp(self) -> Forwarding:
+        return ContinuingForwarding(self) if self.continues else Forwarding(self)
 
     def _configure_waiting(self, limits: LimitsConfig) -> None:
         if self.waiting is not None:
@@ -134,8 +140,7 @@ class Forwarder:
         if self.tracing is not None:
             request = exchange.request
             request.trace = self.tracing.begin(request.headers, request.arrived_s, request.admitted_s)
-        way = ContinuingForwarding if self.continues else Forwarding
-        way(self, exchange).begin()
+        stamped(self._stamp).begin(exchange)
 
     def close(self) -> None:
         """Stop the reader's threads and questions. Exchanges end with their connections."""

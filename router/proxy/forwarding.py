@@ -62,10 +62,11 @@ class Forwarding(Placing):
         "_ttft_s",
     )
 
-    def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
-        super().__init__(forwarder, exchange)
+    def __init__(self, forwarder: Forwarder) -> None:
+        """Make one that others are stamped from."""
+        super().__init__(forwarder)
         self._fleet = forwarder.fleet
-        self._started_s = exchange.request.arrived_s
+        self._started_s = 0.0
         self._prompting: Cancellable | None = None
         self._ended_placement: Placement | None = None
         self._connecting: Connecting | None = None
@@ -80,14 +81,16 @@ class Forwarding(Placing):
         self._tap: UsageTap | None = None
         self._ttft_s: float | None = None
 
-    def begin(self) -> None:
-        """Get the prompt."""
-        forwarder, request = self._forwarder, self._exchange.request
+    def begin(self, exchange: Exchange) -> None:
+        """Take a request, and get its prompt."""
+        forwarder, request = self._forwarder, exchange.request
         forwarder.recorder.accepted()
-        self._exchange.listener = self
-        self.deadline_s = self._total_deadline_s
+        self._exchange = exchange
+        exchange.listener = self
+        self._account = request.account
+        self._started_s = request.arrived_s
+        self.deadline_s = self._total_deadline_s = request.arrived_s + forwarder.timeouts.total_s
         forwarder.running.add(self)
-        forwarder.deadlines.watch(self)
         self._prompting = forwarder.prompts.begin(request.path, request.body, self._prompt_read, self._not_read)
 
     def _not_read(self, error: BaseException) -> None:
@@ -198,7 +201,7 @@ class Forwarding(Placing):
         self._fleet.succeeded(placement.replica.replica_id)
         self._first_byte()
         exchange.answer(known, placement_lines(exchange.request, placement), data)
-        self._release_body()
+        # Its end follows at once, and releases the request's body.
         if head.readable:
             tap = self._tap = UsageTap() if self._account is None else self._account.tap(self._prompt)
             tap.feed(data[known.end :])
@@ -347,7 +350,6 @@ class Forwarding(Placing):
         forwarder, prompt = self._forwarder, self._prompt
         # What was placed last, though it ended already: an operator looks for the replica that broke.
         placement = self._placement or self._ended_placement
-        forwarder.deadlines.unwatch(self)
         forwarder.running.discard(self)
         self._finish_placement(outcome)
         if self._account is not None:

@@ -1,4 +1,4 @@
-"""Heads compared byte by byte, and the bytes that are made of them.
+"""Heads compared byte by byte, the bytes that are made of them, and objects that are like others.
 
 This is the pure Python twin of `router/native/wire.c`, which does the same in a fraction of the time: with each request
 two heads are compared and three pieces of bytes put together. Tests hold both equal.
@@ -6,9 +6,12 @@ two heads are compared and three pieces of bytes put together. Tests hold both e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.native import core
+
+Stamped = TypeVar("Stamped")
 
 DIGITS = 18
 """More of them than any length has that is served; llhttp refuses what overflows 64 bits."""
@@ -81,11 +84,26 @@ def python_request(begin: bytes, authority: bytes, lines: bytes, request_id: str
     return head % (begin, authority, lines, request_id.encode("ascii"), len(body), body)
 
 
+def python_stamped(first: Stamped) -> Stamped:
+    """Return another object of the same class, its slots holding what those of the first one do."""
+    made: Stamped = object.__new__(type(first))
+    for name in _slots(type(made)):  # type: ignore[arg-type]  # any class can be hashed
+        setattr(made, name, getattr(first, name))
+    return made
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple(name for each in kind.__mro__ for name in each.__dict__.get("__slots__", ()))
+
+
 NATIVE: Any = core("wire")
 
 if TYPE_CHECKING or NATIVE is None:
     Pattern = PythonPattern
     own_lines, whole_answer, whole_request = python_own_lines, python_answer, python_request
+    stamped = python_stamped
 else:
     Pattern = NATIVE.Pattern
     own_lines, whole_answer, whole_request = NATIVE.own_lines, NATIVE.answer, NATIVE.request
+    stamped = NATIVE.stamped

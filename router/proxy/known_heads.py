@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from router.proxy.answer_head import AnswerHead
 from router.proxy.exchange import Framing, Request
-from router.proxy.head_pattern import DIGITS, Pattern, whole_answer
+from router.proxy.head_pattern import DIGITS, Pattern, stamped, whole_answer
 from router.proxy.hop_by_hop import crossing_lines, joined, status_line
 from router.proxy.paths import AllowedPaths
 from router.proxy.request_head import RequestHead
@@ -29,7 +29,7 @@ class KnownRequest(Pattern):
         head: What it says, but for the length.
     """
 
-    __slots__ = ("_begin", "_crossing", "_path", "_paths", "_query", "head")
+    __slots__ = ("_paths", "_request", "head")
 
     def __init__(
         self, raw: bytes, digits: tuple[int, int], head: RequestHead, paths: AllowedPaths, path: str, query: bytes
@@ -44,10 +44,23 @@ class KnownRequest(Pattern):
         super().__init__(raw, digits)
         self.head = head
         self._paths = paths
-        self._path = path
-        self._query = query
-        self._crossing = crossing_lines(head.headers, head.dropped)
-        self._begin = b"%b %b%b HTTP/1.1\r\nhost: " % (head.method.encode("ascii"), path.encode("ascii"), query)
+        self._request = Request(
+            head.request_id or "",
+            head.method,
+            head.target,
+            path,
+            query,
+            head.headers,
+            head.version,
+            "",
+            0.0,
+            framed=True,
+            dropped=head.dropped,
+            explain=head.explain,
+            crossing=crossing_lines(head.headers, head.dropped),
+        )
+        method = head.method.encode("ascii")
+        self._request.begin = b"%b %b%b HTTP/1.1\r\nhost: " % (method, path.encode("ascii"), query)
 
     def fits(self, data: bytes, at: int, paths: AllowedPaths) -> bool:
         """Tell whether this head stands at a place, all of it, and its path is still served."""
@@ -59,24 +72,12 @@ class KnownRequest(Pattern):
 
     def request(self, new_request_id: Callable[[], str], client: str, arrived_s: float, body: bytes = b"") -> Request:
         """Return the request of the head that matched last; see `Request` for the arguments."""
-        head = self.head
-        request = Request(
-            head.request_id or new_request_id(),
-            head.method,
-            head.target,
-            self._path,
-            self._query,
-            head.headers,
-            head.version,
-            client,
-            arrived_s,
-            body,
-            True,
-            head.dropped,
-            head.explain,
-            self._crossing,
-        )
-        request.begin = self._begin
+        request = stamped(self._request)
+        if not request.request_id:
+            request.request_id = new_request_id()
+        request.client = client
+        request.arrived_s = arrived_s
+        request.body = body
         return request
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from router.errors import ConnectError, NoReplicaError, NoRoomError, WarmrouteError
 from router.placement import Placement
 from router.proxy.deadlines import NEVER
-from router.proxy.exchange import Exchange
+from router.proxy.exchange import Account, Exchange
 from router.proxy.replies import broken_off, not_connected
 from router.request.prompt import Prompt
 from router.scheduling.decision import Outcome
@@ -41,16 +42,16 @@ class Placing(ABC):
         "deadline_s",
     )
 
-    def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
+    def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
-        self._exchange = exchange
-        self._account = exchange.request.account
-        self._total_deadline_s = exchange.request.arrived_s + forwarder.timeouts.total_s
+        self._exchange: Exchange = None  # type: ignore[assignment]  # set as it begins
+        self._account: Account | None = None
+        self._total_deadline_s = NEVER
         self._prompt: Prompt | None = None
         self._placement: Placement | None = None
         self._ticket: Ticket[Patient] | None = None
         self._queued_s = 0.0
-        self._tried: list[str] = []
+        self._tried: Sequence[str] = ()
         self._broken = False
         self.deadline_s = NEVER
 
@@ -144,7 +145,7 @@ class Placing(ABC):
         placement, forwarder = self._placement, self._forwarder
         assert placement is not None  # noqa: S101 - for the type alone: it was placed there
         self._finish_placement(self._outcome(None, code))
-        self._tried.append(placement.replica.replica_id)
+        self._tried = [*self._tried, placement.replica.replica_id]
         if len(self._tried) >= forwarder.attempts or not forwarder.may_retry():
             self._refuse(self._none_took_it())
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from router.proxy.head_pattern import (
     python_answer,
     python_own_lines,
     python_request,
+    python_stamped,
 )
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the native core is not built or not wanted")
@@ -86,3 +89,38 @@ def test_other_types_are_refused_and_not_read() -> None:
             NATIVE.answer(b"", b"", b"", b"abc", end)
     assert not pattern.matches(RAW, -1)
     assert not pattern.matches(RAW, len(RAW) + 9)
+
+
+class Base:
+    __slots__ = ("one", "two")
+
+
+class Derived(Base):
+    __slots__ = ("three",)
+
+
+class Loose(Base):
+    """It has a __dict__."""
+
+
+@pytest.mark.parametrize("stamped", [python_stamped, NATIVE and NATIVE.stamped])
+def test_a_stamped_object_is_like_the_first_and_another(stamped) -> None:
+    """Slots of all bases hold the same; to change one changes nothing of the other; none is held longer than it is."""
+    first, held = Derived(), [1]
+    first.one, first.two, first.three = held, "two", 3.0
+    before = sys.getrefcount(held)
+    second = stamped(first)
+    during = sys.getrefcount(held)
+    kept = (type(second), second.one, second.two, second.three)
+    second.three = None
+    assert kept == (Derived, held, "two", 3.0)
+    assert first.three == 3.0
+    del second, kept
+    assert (during, sys.getrefcount(held)) == (before + 1, before)
+
+
+def test_only_slots_are_stamped() -> None:
+    """What else an object may hold is not passed over in silence."""
+    for other in (Loose(), {}, 7, [1], NATIVE.Pattern(RAW, DIGITS)):
+        with pytest.raises(TypeError):
+            NATIVE.stamped(other)
