@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -12,14 +11,10 @@ from pathlib import Path
 from router.background import run_again
 from router.config import RouterConfig
 from router.config_discovery import DiscoveryConfig, DnsSource, KubernetesSource
-from router.feeds.directory import Directory
 from router.feeds.endpoint_slices import unique
-from router.feeds.health import EngineProber
 from router.feeds.kubernetes_feed import ServiceWatch
-from router.feeds.probed import ROUND_S, Member, ProbedReplicas
-from router.fleet.fleet import Fleet
+from router.feeds.probed import Member, ProbedReplicas, Probing
 from router.kv.addresses import AllowedAddresses
-from router.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("warmroute.feeds.discovery")
 MAX_REFUSED_TOLD = 100
@@ -33,27 +28,13 @@ class Discovery:
     Args:
         config: `discovery`; `registration.allow`, which holds for what is found too; and `models`, as `StaticFeed` has
             it.
-        clock: The fleet's clock, in seconds.
-        round_s: Seconds between probes of one replica.
     """
 
-    def __init__(
-        self,
-        config: RouterConfig,
-        fleet: Fleet,
-        metrics: Metrics,
-        directory: Directory,
-        prober: EngineProber,
-        clock: Callable[[], float] = time.monotonic,
-        round_s: float = ROUND_S,
-    ) -> None:
+    def __init__(self, config: RouterConfig, probing: Probing) -> None:
         self._config = config
-        self._metrics = metrics
+        self._metrics = probing.metrics
         self._allowed = AllowedAddresses(config.registration.allow)
-        self._probed = {
-            feed: ProbedReplicas(feed, config.models, fleet, metrics, directory, prober, clock, round_s)
-            for feed in ("kubernetes", "dns")
-        }
+        self._probed = {feed: ProbedReplicas(feed, config.models, probing) for feed in ("kubernetes", "dns")}
         self._members: dict[Key, list[Member]] = {}
         self._up: dict[Key, bool] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}

@@ -15,6 +15,7 @@ from router.feeds.discovery import Discovery
 from router.feeds.drains import Drains
 from router.feeds.health import EngineProber
 from router.feeds.load_exchange import LoadExchange
+from router.feeds.probed import Probing
 from router.feeds.rate_exchange import RateExchange
 from router.feeds.redis_feed import LEASE_S, RedisFeed
 from router.feeds.static_feed import StaticFeed
@@ -104,11 +105,12 @@ class Feeds:
             prober = EngineProber(session, self._probe_timeout_s, self._tls, self._engine_headers)
             config, fleet, metrics = self._config, self._fleet, self._metrics
             async with asyncio.TaskGroup() as group:
-                self.static = StaticFeed(config, fleet, metrics, self.directory, prober, self._clock)
+                probing = Probing(fleet, metrics, self.directory, prober, self._clock)
+                self.static = StaticFeed(config, probing)
                 self.static.announce_all()
                 self.begun.set()
                 group.create_task(self.static.run())
-                self.discovery = Discovery(config, fleet, metrics, self.directory, prober, self._clock)
+                self.discovery = Discovery(config, probing)
                 group.create_task(self.discovery.run())
                 group.create_task(self.drains.run())
                 if config.redis is not None:

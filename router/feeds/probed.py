@@ -25,6 +25,7 @@ from router.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("warmroute.feeds.probed")
 ROUND_S = 1.0
+"""Seconds between probes of one replica."""
 MODELS_EACH_ROUNDS = 5
 """Models and adapters change rarely: they are asked for in every fifth round."""
 UNKNOWN_FIGURES = EngineFigures()
@@ -77,15 +78,28 @@ class _Followed:
         return self.failed_probes >= FAILED_PROBES_DOWN
 
 
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """What all sources probe with, and whom they tell.
+
+    Attributes:
+        directory: Where membership is announced.
+        clock: The fleet's clock, in seconds.
+    """
+
+    fleet: Fleet
+    metrics: Metrics
+    directory: Directory
+    prober: EngineProber
+    clock: Callable[[], float] = time.monotonic
+
+
 class ProbedReplicas:
     """The replicas of one source.
 
     Args:
         source: Its name in the fleet: `static`, `dns` or `kubernetes`.
         models: For names and block sizes until engines tell theirs.
-        directory: Where membership is announced.
-        clock: The fleet's clock, in seconds.
-        round_s: Seconds between probes of one replica.
         is_certain: Members are announced before any probe: the operator listed them. Others first show that an engine
             is there.
     """
@@ -94,22 +108,16 @@ class ProbedReplicas:
         self,
         source: str,
         models: Sequence[ModelConfig],
-        fleet: Fleet,
-        metrics: Metrics,
-        directory: Directory,
-        prober: EngineProber,
-        clock: Callable[[], float] = time.monotonic,
-        round_s: float = ROUND_S,
+        probing: Probing,
         *,
         is_certain: bool = False,
     ) -> None:
         self._source = source
-        self._fleet = fleet
-        self._metrics = metrics
-        self._directory = directory
-        self._prober = prober
-        self._clock = clock
-        self._round_s = round_s
+        self._fleet = probing.fleet
+        self._metrics = probing.metrics
+        self._directory = probing.directory
+        self._prober = probing.prober
+        self._clock = probing.clock
         self._is_certain = is_certain
         self._followed: dict[str, _Followed] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -180,7 +188,7 @@ class ProbedReplicas:
                     LOG.exception("probe failed", extra={"replica": followed.member.replica_id})
             followed.asked = True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._round_s):
+                async with asyncio.timeout(ROUND_S):
                     await followed.changed.wait()
 
     async def _probe(self, followed: _Followed) -> None:

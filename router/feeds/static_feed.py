@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from router.config import RouterConfig
-from router.feeds.directory import Directory
-from router.feeds.health import EngineProber
-from router.feeds.probed import ROUND_S, Member, ProbedReplicas
-from router.fleet.fleet import Fleet
+from router.feeds.probed import Member, ProbedReplicas, Probing
 from router.kv.addresses import normalised_url
-from router.telemetry.metrics import Metrics
 
 
 class StaticFeed:
@@ -19,24 +12,10 @@ class StaticFeed:
 
     Args:
         config: `replicas`, and `models` for names and block sizes until engines tell theirs.
-        directory: Where membership is announced.
-        clock: The fleet's clock, in seconds.
-        round_s: Seconds between probes of one replica.
     """
 
-    def __init__(
-        self,
-        config: RouterConfig,
-        fleet: Fleet,
-        metrics: Metrics,
-        directory: Directory,
-        prober: EngineProber,
-        clock: Callable[[], float] = time.monotonic,
-        round_s: float = ROUND_S,
-    ) -> None:
-        self._probed = ProbedReplicas(
-            "static", config.models, fleet, metrics, directory, prober, clock, round_s, is_certain=True
-        )
+    def __init__(self, config: RouterConfig, probing: Probing) -> None:
+        self._probed = ProbedReplicas("static", config.models, probing, is_certain=True)
         self._config = config
 
     def announce_all(self) -> None:
