@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import TextIO
 
-from router.kv.log_lines import ConsoleFormatter, JsonFormatter
+from router.kv.log_lines import direct
 
 
 def setup(log_format: str, level: str, stream: TextIO | None = None) -> None:
@@ -17,12 +16,5 @@ def setup(log_format: str, level: str, stream: TextIO | None = None) -> None:
         level: `debug`, `info`, `warning` or `error`.
         stream: Where to.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else ConsoleFormatter())
-    root = logging.getLogger()
-    for old in [old for old in root.handlers if getattr(old, "is_warmroute", False)]:
-        root.removeHandler(old)
-    handler.is_warmroute = True  # type: ignore[attr-defined]
-    root.addHandler(handler)
-    root.setLevel(logging.WARNING)
+    direct(log_format, stream)
     logging.getLogger("replica.agent").setLevel(level.upper())

@@ -30,7 +30,7 @@ _PSEUDONYM_KEY = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
-class HotPrefix:
+class SharedPrefix:
     """A beginning that several sampled requests share.
 
     Attributes:
@@ -66,7 +66,7 @@ class HotPrefix:
         return self.lately * self.tokens
 
 
-async def hot_prefixes(samples: Sequence[ChainSample], limit: int) -> list[HotPrefix]:
+async def hot_prefixes(samples: Sequence[ChainSample], limit: int) -> list[SharedPrefix]:
     """Return the prefixes that most prompt tokens lie in, hottest first; the loop goes on meanwhile."""
     counts: Counter[int] = Counter()
     lately: dict[int, float] = {}
@@ -77,11 +77,11 @@ async def hot_prefixes(samples: Sequence[ChainSample], limit: int) -> list[HotPr
         lately.update((block, lately.get(block, 0.0) + weight) for block in blocks)
         if number % _SLICE_CHAINS == 0:
             await asyncio.sleep(0)
-    found: dict[int, HotPrefix] = {}
+    found: dict[int, SharedPrefix] = {}
     for number, sample in enumerate(samples):
         for place, block in _ends(sample, counts):
             if block not in found:
-                found[block] = HotPrefix(counts[block], lately[block], sample, place + 1)
+                found[block] = SharedPrefix(counts[block], lately[block], sample, place + 1)
         if number % _SLICE_CHAINS == 0:
             await asyncio.sleep(0)
     return sorted(found.values(), key=lambda prefix: (-prefix.heat, -prefix.requests, prefix.last))[:limit]
@@ -124,7 +124,7 @@ def _pseudonym(name: str) -> str:
     return "~" + hashlib.blake2b(name.encode(), key=_PSEUDONYM_KEY, digest_size=6).hexdigest()
 
 
-def _held(prefix: HotPrefix, fleet: Fleet, index: PrefixIndex) -> dict[str, float]:
+def _held(prefix: SharedPrefix, fleet: Fleet, index: PrefixIndex) -> dict[str, float]:
     """Return for each replica that holds some of it the share that its best unit holds."""
     units = {unit.slot: unit for unit in fleet.units.values()}
     held: dict[str, float] = {}
@@ -134,7 +134,7 @@ def _held(prefix: HotPrefix, fleet: Fleet, index: PrefixIndex) -> dict[str, floa
     return held
 
 
-def _view(prefix: HotPrefix, held: dict[str, float]) -> dict[str, Any]:
+def _view(prefix: SharedPrefix, held: dict[str, float]) -> dict[str, Any]:
     return {
         "hash": f"{prefix.last:016x}",
         "model": prefix.sample.model,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 MAX_VALUE_CHARACTERS = 256
 MAX_MESSAGE_CHARACTERS = 4_096
@@ -85,6 +86,24 @@ class ConsoleFormatter(logging.Formatter):
         if record.exc_info:
             line += "\n" + mask_secrets(self.formatException(record.exc_info))
         return line
+
+
+def direct(log_format: str, stream: TextIO | None = None) -> None:
+    """Send our log lines, and warnings of libraries, to `stream` (standard error).
+
+    Calling it again replaces what an earlier call set up.
+
+    Args:
+        log_format: `json` or `console`.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else ConsoleFormatter())
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if getattr(old, "is_warmroute", False)]:
+        root.removeHandler(old)
+    handler.is_warmroute = True  # type: ignore[attr-defined]
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:

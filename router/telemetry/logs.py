@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from typing import TextIO
 
-from router.kv.log_lines import ConsoleFormatter, JsonFormatter, clean, mask_secrets
+from router.kv.log_lines import clean, direct, mask_secrets
 from router.telemetry.access_log import Format
 
 __all__ = ["clean", "clean_request_id", "mask_secrets", "setup"]
@@ -30,14 +29,7 @@ def setup(level: str = "info", log_format: Format = "console", stream: TextIO | 
 
     Calling it again replaces what an earlier call set up.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else ConsoleFormatter())
-    root = logging.getLogger()
-    for old in [old for old in root.handlers if getattr(old, "is_warmroute", False)]:
-        root.removeHandler(old)
-    handler.is_warmroute = True  # type: ignore[attr-defined]
-    root.addHandler(handler)
-    root.setLevel(logging.WARNING)
+    direct(log_format, stream)
     set_level(level)
 
 

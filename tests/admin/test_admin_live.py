@@ -122,13 +122,19 @@ async def test_a_new_token_ends_the_streams_of_the_old_one(admins):
                 pass
 
 
-async def test_streams_are_bounded(admins, monkeypatch):
+async def test_streams_are_bounded(admins, monkeypatch, eventually):
     """One more than may be is 503 with its own code, and a place is free again when one ends."""
     monkeypatch.setattr(live, "MAX_STREAMS", 1)
     admin = await admins()
     async with admin.session.get(admin.url + "/admin/events"):
         status, body = await admin.get("/admin/events")
         assert (status, body["error"]["code"]) == (503, "streams_busy")
+
+    async def may_follow() -> bool:
+        async with admin.session.get(admin.url + "/admin/events") as answer:
+            return answer.status == 200
+
+    await eventually(may_follow)
 
 
 async def test_a_stop_ends_streams_at_once(admins):

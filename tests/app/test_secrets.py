@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from router.tools.processes import wait_for
+
 CLIENT_KEY, WRONG_KEY, UPSTREAM, REDIS_PASSWORD = "CK-111-client", "CK-112-wrong", "UK-222-engine", "RP-333-redis"
 PROMPT, OTHER_KEY, COOKIE, QUERY_KEY = "PT-444-prompt", "XK-555-other", "CO-666-cookie", "QK-777-query"
 SALT, ADMIN_TOKEN, REGISTRATION = "SA-888-salt-of-enough-length", "AT-999-token", "RS-000-registration"
@@ -155,12 +157,9 @@ def test_no_secret_is_in_anything_that_the_router_emits(
         own.append(send(url, f"GET {path} HTTP/1.1\nHost: r\nConnection: close\nAuthorization: {token}"))
     broken = [{"name": "acme", "keys": [CLIENT_KEY]}]
     tenants.write_text(json.dumps(broken))
-    _wait(
-        lambda: (
-            b"failed" in send(url, f"GET /admin/config HTTP/1.1\nHost: r\nConnection: close\nAuthorization: {token}")
-        )
-    )
-    own.append(send(url, f"GET /admin/config HTTP/1.1\nHost: r\nConnection: close\nAuthorization: {token}"))
+    asked = f"GET /admin/config HTTP/1.1\nHost: r\nConnection: close\nAuthorization: {token}"
+    wait_for("the reload that fails", lambda: b"failed" in send(url, asked), [], 20)
+    own.append(send(url, asked))
     router.stop()
     log = router.errors.read_text()
     emitted = log + b"\n".join(own).decode("latin-1") + json.dumps(router.ready)
@@ -190,12 +189,3 @@ def test_a_configuration_that_is_refused_tells_no_secret(tmp_path: Path) -> None
         assert done.returncode == 2
         said = done.stdout + done.stderr
         assert [marker for marker in (*MARKERS, SALT[:5]) if marker in said and marker != ADMIN_TOKEN] == []
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    import time
-
-    deadline_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)

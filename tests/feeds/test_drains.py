@@ -18,12 +18,18 @@ def state(running: Any, replica_id: str) -> ReplicaState | None:
     return None if replica is None else replica.state(time.monotonic())
 
 
+async def two_that_are_ready(stage: Any, **config: Any) -> tuple[Any, Any]:
+    """Two routers that have r0 ready, by its agent."""
+    await stage.registered(**({"secret": SECRET} if config else {}))
+    one, two = stage.router(**config), stage.router(**config)
+    await stage.eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
+    return one, two
+
+
 async def test_an_order_reaches_every_router_and_one_that_restarts(stage: Any) -> None:
     """Given at one router it holds there at once, at the other soon, and at a third that starts later; undone at the
     third, it ends at all."""
-    await stage.registered(secret=SECRET)
-    one, two = stage.router(**SIGNED), stage.router(**SIGNED)
-    await stage.eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
+    one, two = await two_that_are_ready(stage, **SIGNED)
     outcome = await one.feeds.drains.drain("r0", 60)
     assert state(one, "r0") is ReplicaState.DRAINING
     assert (outcome["state"], outcome["reaches"], outcome["told"], outcome["error"]) == (
@@ -43,9 +49,7 @@ async def test_an_order_reaches_every_router_and_one_that_restarts(stage: Any) -
 
 async def test_an_order_that_runs_out_is_over(stage: Any) -> None:
     """It is forgotten nowhere and holds for no longer than it was given for."""
-    await stage.registered()
-    one, two = stage.router(), stage.router()
-    await stage.eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
+    one, two = await two_that_are_ready(stage)
     await one.feeds.drains.drain("r0", 1.5)
     await stage.eventually(lambda: state(two, "r0") is ReplicaState.DRAINING)
     await stage.eventually(lambda: state(one, "r0") == state(two, "r0") == ReplicaState.READY)
