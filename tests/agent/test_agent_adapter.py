@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replica.agent.adapters import Adapter, adapters
@@ -255,7 +255,6 @@ NEAR_EVENT = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100)
 @given(st.lists(st.lists(NEAR_EVENT | ODD_EVENT, max_size=4), max_size=5), st.sampled_from(EVERY), st.booleans())
 def test_no_event_stops_a_unit(batches: list[list[Any]], adapter: Adapter, maps: bool) -> None:
     """Whatever an adapter lets through, a unit counts it, under the engine's names and under its own, and its

@@ -15,7 +15,7 @@ from router import native
 
 HASHES = st.integers(0, 2**64 - 1) | st.integers(0, 40) | st.integers(0, 60).map(lambda n: n << 58)
 STEPS = st.lists(st.tuples(st.booleans(), st.lists(HASHES, max_size=30)), max_size=60)
-SHARED = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(params=["native", "pure"])

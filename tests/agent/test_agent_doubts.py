@@ -149,7 +149,8 @@ async def test_a_word_that_is_read_late_is_no_younger(redis_url: str, events: An
 @given(st.binary(max_size=100))
 def test_no_bytes_are_an_error(data: bytes) -> None:
     """Whoever can write to Redis can write anything: it is a doubt or nothing."""
-    doubts.decode(data)
+    read = doubts.decode(data)
+    assert read is None or doubts.decode(doubts.encode(read)) == read
 
 
 def test_a_doubt_is_read_as_it_was_written() -> None:

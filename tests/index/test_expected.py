@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.index.expected import ExpectedBlocks
@@ -91,7 +91,6 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 2), st.lists(st.integers(0, 300), min_size=4, max_size=4))
-@settings(max_examples=100, deadline=None)
 def test_native_and_python_expect_the_same(steps: list, asked: int, held: list[int]) -> None:
     """Whatever was placed, ended and forgotten; and both as counting one by one has it."""
 

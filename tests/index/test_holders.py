@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.index.holders import NATIVE, NOBODY, PYTHON, Core, HolderTable, bits_as_bytes
@@ -45,7 +45,6 @@ def change(table: HolderTable, name: str, *arguments) -> int:
 
 
 @given(CHANGES, st.lists(HASHES, max_size=40))
-@settings(max_examples=300, deadline=None)
 def test_any_changes_leave_both_equal(changes: list, chain: list[int]) -> None:
     """Counts, sizes, holders and walks agree after any sequence of changes."""
     twin, native = pair()
@@ -67,7 +66,6 @@ GROUP = st.tuples(st.one_of(st.none(), st.sets(st.sampled_from(COLUMNS))), LAYER
 
 
 @given(st.lists(GROUP, max_size=3), st.integers(0, 12), st.lists(st.sampled_from((*COLUMNS, NOBODY)), unique=True))
-@settings(max_examples=300, deadline=None)
 def test_walks_over_groups_and_tiers_are_equal(groups: list, length: int, asked: list[int]) -> None:
     """Whatever lies on which tier of which group, and whoever is asked for."""
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.index.prefix_index import CPU, GPU, Match, PrefixIndex
@@ -92,7 +92,6 @@ def test_other_units_are_walked_as_ever_and_a_slot_begins_anew() -> None:
     st.lists(st.sets(st.integers(1, 12)), min_size=3, max_size=3),
     st.integers(0, 12),
 )
-@settings(max_examples=300, deadline=None)
 def test_any_holding_is_as_a_naive_search_finds_it(strides: list[int], held: list[set[int]], length: int) -> None:
     """A prefix is usable when each group holds the blocks before its end, and the end itself."""
     index, hashes = PrefixIndex(), list(range(100, 100 + length))

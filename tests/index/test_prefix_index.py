@@ -8,7 +8,7 @@ import tracemalloc
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.index.holders import MAX_SHARED_SETS, NATIVE, PYTHON, Core, PythonHolderTable
@@ -74,7 +74,6 @@ CHANGES = st.lists(
 
 @pytest.mark.parametrize("core", CORES)
 @given(changes=CHANGES, chain=st.lists(st.integers(0, 12), max_size=10, unique=True), one_layer=st.booleans())
-@settings(max_examples=300, deadline=None)
 def test_every_match_is_the_naive_one(core: Core, changes, chain, one_layer):
     """Whatever was stored, removed, cleared and swept, in whatever order, matches are exact, tiers and groups too."""
     index, oracle = PrefixIndex(core), NaiveIndex()

@@ -81,6 +81,6 @@ def test_the_names_are_the_real_engines(golden: Path) -> None:
 def test_no_text_raises(text: str, value: str) -> None:
     """Any text, also as a value, is a load or none."""
     for metrics in (text, f'vllm:num_requests_running{{engine="{text}"}} {value}\n', TEXT.replace("3.0", value)):
-        loads(metrics)
-        totals(metrics)
-        cache_configs(metrics)
+        assert all(isinstance(load, Load) for load in loads(metrics).values())
+        assert isinstance(totals(metrics), Totals)
+        assert all(isinstance(config, CacheConfig) for config in cache_configs(metrics).values())

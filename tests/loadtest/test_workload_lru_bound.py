@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.workloads.lru_bound import BlockNames, PooledCache, lru_bound
@@ -97,7 +97,6 @@ token = st.integers(0, 2)
 request = st.tuples(st.lists(token, max_size=14), st.lists(token, max_size=5))
 
 
-@settings(max_examples=300, deadline=None)
 @given(requests=st.lists(request, max_size=25), num_blocks=st.integers(1, 12), block_size=st.integers(1, 4))
 def test_it_agrees_with_the_slow_model(
     requests: list[tuple[list[int], list[int]]], num_blocks: int, block_size: int

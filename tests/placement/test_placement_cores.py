@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.config_placement import PlacementConfig
@@ -103,7 +103,6 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
 def test_decisions_are_equal_term_by_term(steps: list[tuple[str, int, int, int, int]]) -> None:
     """With several schemes, tiers and kinds of trust, while replicas come and go."""
     assert NATIVE is not None

@@ -275,14 +275,12 @@ def _check(prompt: Prompt) -> None:
     assert prompt.reason is not Reason.INTERNAL
 
 
-@settings(max_examples=250, deadline=None)
 @given(st.sampled_from([*PATHS, "/x"]), st.dictionaries(fields, odd, max_size=6))
 def test_any_field_may_be_anything(path: str, body: dict[str, Any]) -> None:
     """Whatever a client puts into the fields that are read, the result is ids or a known reason."""
     _check(READER.read(path, json.dumps(body).encode()))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PATHS), st.lists(message | item, max_size=4), st.dictionaries(fields, odd, max_size=2))
 def test_any_message_may_be_anything(path: str, messages: list[Any], body: dict[str, Any]) -> None:
     """Whatever a client puts into messages or items, the result is ids or a known reason."""

@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.request.encoders import cutting, hub, tiktoken_ranks
@@ -62,7 +62,6 @@ def test_ranks_give_the_packages_ids(name: str, ranks: Path, monkeypatch: pytest
         ]
     )
 
-    @settings(max_examples=150, deadline=None)
     @given(st.lists(pieces | st.text(max_size=8), max_size=12).map("".join))
     def check(given_text: str) -> None:
         for special in (False, True):

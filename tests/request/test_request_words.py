@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -87,7 +87,6 @@ PIECES = st.one_of(
 
 @kinds
 @given(pieces=st.lists(PIECES, max_size=12))
-@settings(max_examples=150, deadline=None)
 def test_any_text_gives_the_library_s_ids(kind: Any, pieces: list[str]) -> None:
     """Added tokens that overlap, words in every script, spaces of every kind."""
     text = "".join(pieces)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.config_placement import POLICIES
@@ -226,7 +226,6 @@ def test_what_came_of_it(end: Any, expected: str) -> None:
     assert outcome_sentence(placement.decision.to_dict()) == expected
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_every_decision_has_one_true_sentence(data: st.DataObject) -> None:
     """Any fleet, policy, match and queue: one sentence, that names the winner; who is said to hold more does."""

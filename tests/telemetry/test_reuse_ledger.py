@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.fleet.facts import Trust
@@ -203,7 +203,6 @@ def test_models_and_tenants_have_accounts_of_their_own_up_to_a_bound(fleet, ledg
     assert_agrees(ledger)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_sums_agree_to_the_token_whatever_comes(data: st.DataObject) -> None:
     """Any prompts, matches, policies and reports: both identities hold."""

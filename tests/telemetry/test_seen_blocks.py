@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.telemetry.seen_blocks import CORE, STANDARD_ERROR, DistinctBlocks, SeenBlocks
@@ -73,7 +73,6 @@ def test_counts_of_two_processes_become_one() -> None:
 
 
 @pytest.mark.skipif(CORE is None, reason="no native core was built")
-@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 2**64 - 1)), max_size=12))
 def test_native_and_python_are_equal(notes: list[tuple[int, int, int]]) -> None:
     """The same answers and the same bytes, whatever goes by."""
