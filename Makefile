@@ -24,7 +24,7 @@ test-vllm: $(VENV)/.test ## the whole path against two real vLLM replicas (CPU b
 
 test-vllm-full: $(VENV)/.test ## generated requests, faults and wrong set-ups at real engines: ids, hashes, hits and reasons are exact
 	@tests/vllm/install.sh .venv-vllm
-	@$(BIN)/python -m pytest tests/vllm -m vllm_full --timeout 900 $(ARGS)
+	@$(BIN)/python -m pytest tests/vllm -m vllm_full --timeout 1800 $(ARGS)
 
 .PHONY: test-browser test-ops screenshot
 test-browser: $(VENV)/.browser ## the dashboard in a real browser (the system's Chromium), against a real fleet

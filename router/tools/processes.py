@@ -108,6 +108,10 @@ class Child:
         texts = (path.read_text(errors="replace").splitlines() for path in (self._err, self._out))
         return "\n".join(next(filter(None, texts), [])[-TAIL_LINES:])
 
+    def written_bytes(self) -> int:
+        """Return how much it has written to standard output and standard error together."""
+        return self._out.stat().st_size + self._err.stat().st_size
+
     def failure(self) -> str:
         """Tell in words that it ended, and show its last lines."""
         return f"{self.name} ended with exit code {self.exit_code()}:\n{self.errors() or '(it wrote nothing)'}"

@@ -19,7 +19,6 @@ from router.tools.processes import Child, stop_all, wait_for
 from tests.vllm.engines import (
     ADAPTERS,
     BLOCK_SIZE,
-    ENGINE_START_S,
     MODEL,
     TOKENIZER,
     VENV,
@@ -28,12 +27,12 @@ from tests.vllm.engines import (
     engine_command,
     engine_environment,
     free_port,
-    healthy,
     make_model,
+    wait_until_healthy,
 )
 from tests.vllm.full.generated import SEED
 
-SETTLE_S = 15.0
+SETTLE_S = 60.0
 
 
 def pytest_report_header() -> str:
@@ -198,7 +197,7 @@ def fleet(tiny_model: Path, valkey_server: str, tmp_path_factory: pytest.TempPat
         running.router, running.admin = ready["http"], ready["admin"]
         engines = [running.children[f"engine-{name}"] for name in sockets]
         for name, url in running.engines.items():
-            wait_for(f"the engine {name} is healthy", lambda url=url: healthy(url), engines, ENGINE_START_S)
+            wait_until_healthy(running.children[f"engine-{name}"], url, engines)
         print(f"two engines started in {time.monotonic() - started:.0f} s")
         for name in sockets:
             running.start_agent(name)

@@ -9,10 +9,14 @@ import os
 import random
 import socket
 import subprocess
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from router.tools.processes import Child, StartError
 
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".venv-vllm"
@@ -21,7 +25,9 @@ MODEL = "tiny"
 ADAPTERS = ("ada", "grace")
 """Names of the LoRAs that the tiny model's folder holds in `adapters`."""
 BLOCK_SIZE = 32  # the least that the CPU build takes
-ENGINE_START_S = 480.0
+ENGINE_QUIET_S, ENGINE_START_CPU_S = 180.0, 600.0
+"""An engine that starts is given up when it has neither written nor computed for so long, or computed so much: on a
+machine that others load it takes many times as long as the 40 to 65 s of a quiet one, and is no less alive."""
 LOWEST_PORT, LOWEST_EPHEMERAL_PORT = 10_000, 32_768
 
 
@@ -176,3 +182,41 @@ def healthy(url: str) -> bool:
         return call(url, "GET", "/health").status == 200
     except OSError:
         return False
+
+
+def wait_until_healthy(engine: Child, url: str, others: Sequence[Child] = ()) -> None:
+    """Wait until an engine answers, for as long as it is alive and gets on.
+
+    Raises:
+        StartError: It or one of `others` ended, it has been still for `ENGINE_QUIET_S`, or it has computed for
+            `ENGINE_START_CPU_S` and still does not answer.
+    """
+    before: tuple[int, float] = (-1, 0.0)
+    still_since = time.monotonic()
+    while not healthy(url):
+        for child in (engine, *others):
+            if child.exit_code() is not None:
+                raise StartError(child.failure())
+        cpu_s = tree_cpu_s(engine.pid)
+        now = (engine.written_bytes(), cpu_s)
+        if now[0] != before[0] or cpu_s - before[1] > 1.0:
+            before, still_since = now, time.monotonic()
+        if time.monotonic() - still_since > ENGINE_QUIET_S:
+            raise StartError(f"{engine.name} did nothing for {ENGINE_QUIET_S:g} s:\n{engine.errors()}")
+        if cpu_s > ENGINE_START_CPU_S:
+            raise StartError(f"{engine.name} computed for {cpu_s:.0f} s without an answer:\n{engine.errors()}")
+        time.sleep(0.25)
+
+
+def tree_cpu_s(root: int) -> float:
+    """Return the processor time of a process and all that it started, with that of those which have ended."""
+    parents, ticks = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    tree = {root}
+    while more := {pid for pid, parent in parents.items() if parent in tree} - tree:
+        tree |= more
+    return sum(ticks.get(pid, 0) for pid in tree) / os.sysconf("SC_CLK_TCK")

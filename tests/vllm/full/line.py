@@ -16,24 +16,23 @@ from router.kv.extra_keys import ExtraKeys, Lora, MediaItem
 from router.kv.hashes import chain_digests, max_hit_tokens
 from router.request.reader import PromptReader
 from router.request.remote import Question, question_for, read_answer
-from router.tools.processes import Child, wait_for
+from router.tools.processes import Child, stop_all, wait_for
 from tests.vllm.engines import (
-    ENGINE_START_S,
     MODEL,
     Answer,
     call,
     engine_command,
     engine_environment,
     free_port,
-    healthy,
+    wait_until_healthy,
 )
 from tests.vllm.full.generated import Case
 from tests.vllm.full.models import Served
 from tests.vllm.full.plans import Plan, Sends
 from tests.vllm.full.published import Published
 
-SETTLE_S = 15.0
-EVENT_S = 5.0
+SETTLE_S = 60.0
+EVENT_S = 20.0
 ASK_MS = 20_000
 
 
@@ -68,8 +67,8 @@ class Line:
         self._folder = folder
         self._redis_url = redis_url
 
-    def start(self, made: Served, core: int) -> None:
-        """Start all of it and wait until the router trusts the engine's hashes."""
+    def begin(self, made: Served, core: int) -> None:
+        """Start the engine, and its agent where that starts it; `finish` waits for it."""
         plan, port, events = self.plan, free_port(), free_port()
         options = {"endpoint": f"tcp://*:{events}", "replay_endpoint": f"tcp://127.0.0.1:{free_port()}"}
         scheme, parser = plan.scheme, "mistral" if plan.sends is Sends.MISTRAL else "hermes"
@@ -96,23 +95,32 @@ class Line:
         agent = ["--engine-url", self.engine, "--redis", self._redis_url, "--replica-id", plan.name, *seed]
         if plan.by_agent:
             under = [sys.executable, "-m", "router.cli", "agent", *agent, "--", *command]
-            starting = Child("engine under its agent", under, self._folder, environment)
+            self._starting = Child("engine under its agent", under, self._folder, environment)
             served = {"name": MODEL}
         else:
-            starting = Child("engine", command, self._folder, environment)
-        self.children.append(starting)
+            self._starting = Child("engine", command, self._folder, environment)
+        self.children.append(self._starting)
+        self._events, self._agent = f"tcp://127.0.0.1:{events}", agent
         config = {"listen": "127.0.0.1:0", "models": [served], "redis": self._redis_url}
         config["limits"] = {"remote_tokenize_deadline_ms": ASK_MS}
         (self._folder / "router.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+    def finish(self) -> None:
+        """Start what is beside the engine, and wait until the router trusts the engine's hashes."""
         self.router = self._start("router", "--config", str(self._folder / "router.yaml"))["http"]
-        wait_for("the engine is healthy", lambda: healthy(self.engine), [starting], ENGINE_START_S)
-        self.published.connect(f"tcp://127.0.0.1:{events}")
-        if not plan.by_agent:
-            self._start("agent", *agent)
+        wait_until_healthy(self._starting, self.engine)
+        self.published.connect(self._events)
+        if not self.plan.by_agent:
+            self._start("agent", *self._agent)
         self._until("the ear hears", self._hears)
         self._until("the router trusts the engine", lambda: self._trust() == "exact")
-        source = "agent" if plan.by_agent else "folder"
+        source = "agent" if self.plan.by_agent else "folder"
         self._until(f"the router has the {source}'s tokenizer", lambda: self._text_source() == source)
+
+    def stop(self) -> None:
+        """End all of it."""
+        stop_all(self.children, grace_s=20.0)
+        self.published.close()
 
     def second_router(self, **changes: Any) -> str:
         """Start another router that knows the engine too; `changes` are of its configuration. Return its address."""

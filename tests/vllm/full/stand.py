@@ -15,7 +15,6 @@ import yaml
 from router.tools.processes import Child, StartError, stop_all, wait_for
 from tests.vllm.engines import (
     BLOCK_SIZE,
-    ENGINE_START_S,
     MODEL,
     Answer,
     call,
@@ -23,11 +22,11 @@ from tests.vllm.engines import (
     engine_environment,
     free_port,
     free_ports,
-    healthy,
+    wait_until_healthy,
 )
 from tests.vllm.full.published import Held
 
-SETTLE_S = 30.0
+SETTLE_S = 90.0
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
@@ -71,7 +70,7 @@ class Stand:
         self.held.begin()
         engine = Child("engine", command, self.folder, engine_environment(self.core) | self.environment)
         self.children["engine"] = engine
-        wait_for("the engine is healthy", lambda: healthy(self.engine), [engine], ENGINE_START_S)
+        wait_until_healthy(engine, self.engine)
 
     def start(self, command: str, *arguments: str, name: str = "") -> dict[str, Any]:
         """Start one of our own commands and wait for its ready line."""
