@@ -13,11 +13,14 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import xxhash
 
 from router.request.reasons import NotUnderstoodError, Reason
 
+Piece = TypeVar("Piece")
+"""Text, or what else is tokenised to ids by itself."""
 DEFAULT_BYTES = 192 * 2**20
 _PIECE_BYTES = 310  # a key, its place in the table, an empty array (measured with tracemalloc)
 _LINK_BYTES = 410  # the same of a link without hashes
@@ -86,7 +89,7 @@ class TokenCache:
             return [place for place, key in enumerate(keys) if key not in self._entries]
 
     def encode(
-        self, pieces: Sequence[str], keys: Sequence[bytes], encode: Callable[[list[str]], Sequence[Sequence[int]]]
+        self, pieces: Sequence[Piece], keys: Sequence[bytes], encode: Callable[[list[Piece]], Sequence[Sequence[int]]]
     ) -> list[array[int]]:
         """Return the ids of pieces; those that are not known are tokenised, all in one call of `encode`.
 
