@@ -93,6 +93,12 @@ def test_every_file_holds_one_idea(name: str) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 400
 
 
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    """What belongs anywhere is found nowhere."""
+    words = {word for name in TRACKED for word in re.split(r"[^a-z]+", name.lower())}
+    assert words & {"util", "utils", "helper", "helpers", "common", "manager", "misc"} == set()
+
+
 def test_every_make_target_in_the_documents_exists() -> None:
     """What a reader is told to type works."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
