@@ -13,6 +13,7 @@ from router.proxy.door import Door
 from router.proxy.half_close import HalfCloseProbe
 from router.proxy.http1_exchange import Http1Exchange
 from router.proxy.incoming_body import IncomingBody
+from router.proxy.turn import MANY
 
 _HEAD, _BODY, _RUNNING, _LINGER, _GONE = State  # a member's look-up in its class costs as much as a call
 
@@ -49,7 +50,7 @@ class ClientWriting(ABC, asyncio.Protocol):
         if self._unsent:
             self.flush()
         turn = self._door.turn
-        if turn.holds():
+        if turn.expecting >= MANY:
             self._unsent = data
             turn.hold(self)
         else:

@@ -20,7 +20,6 @@ from router.proxy.door import AdminHandoff, ByteBudget, Door
 from router.proxy.exchange import Exchange
 from router.proxy.forward import Forwarder, RequestIds
 from router.proxy.forwarded import ForwardedHeaders
-from router.proxy.forwarding import Forwarding
 from router.proxy.hop_by_hop import client_rank
 from router.proxy.listening import Listening, bind, url_of
 from router.proxy.models import models_json
@@ -87,9 +86,7 @@ class DataPlane:
         self.listening: Listening | None = None
         self.deadlines = Deadlines(self._loop)
         timeouts = config.timeouts
-        running: set[Forwarding] = set()
-        self.deadlines.watch_all(running)
-        self.turn = Turn(self._loop, running)
+        self.turn = Turn(self._loop)
         self.pool = EnginePool(
             self._loop,
             self.deadlines,
@@ -109,7 +106,7 @@ class DataPlane:
             recorder=recorder,
             pool=self.pool,
             deadlines=self.deadlines,
-            running=running,
+            turn=self.turn,
             client_templates=any(model.allow_client_template for model in config.models),
             remote=remote,
             token_cache=token_cache,

@@ -15,7 +15,7 @@ import httptools
 from router.proxy.answer_head import AnswerHead, judge
 from router.proxy.exchange import Framing, Headers
 from router.proxy.known_heads import KnownAnswer, length_digits
-from router.proxy.turn import Turn
+from router.proxy.turn import MANY, Turn
 
 JOINED_BYTES = 64 * 1_024
 """Up to this size a body is copied to go out with its head as one piece: cheaper than to tell the kernel of two, and
@@ -108,7 +108,8 @@ class EngineConnection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Whether a request may be sent on it."""
-        return self._sink is None and self._connected is not None and not self._connected.is_closing()
+        connected = self._connected
+        return self._sink is None and connected is not None and not connected.is_closing()
 
     @property
     def _transport(self) -> asyncio.Transport:
@@ -130,7 +131,7 @@ class EngineConnection(asyncio.Protocol):
     def send_whole(self, sink: AnswerSink, request: bytes, *, bodiless: bool = False) -> None:
         """Send a short request, head and body, now or at the turn's end; see `send`."""
         self._begin(sink, bodiless=bodiless)
-        if self._turn.holds():
+        if self._turn.expecting >= MANY:
             self._unsent = request
             self._turn.hold(self)
         else:
@@ -356,13 +357,15 @@ class EngineConnection(asyncio.Protocol):
             return
         if self._bodiless:
             self._parser = None
-        keep = clean and self._keep and not self._transport.is_closing()
+        transport = self._transport
+        keep = clean and self._keep and not transport.is_closing()
         # An answer that came before the whole request was sent (a refusal): the rest of it would be taken for the next.
-        if keep and self._transport.get_write_buffer_size() == 0:
-            self.resume_reading()
+        if keep and transport.get_write_buffer_size() == 0:
+            if self._paused:
+                self.resume_reading()
             self._owner.connection_idle(self)
         else:
-            self._transport.abort()
+            transport.abort()
         sink.answer_ended()
 
     def _break(self, failure: Failure) -> None:

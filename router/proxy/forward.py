@@ -21,6 +21,7 @@ from router.proxy.prompts import Prompts
 from router.proxy.reading import PromptReading
 from router.proxy.remote_reading import RemoteReading
 from router.proxy.seams import Health, Places, Reader, Records
+from router.proxy.turn import Turn
 from router.proxy.waiting import Waiting
 from router.request.prompt import Prompt
 from router.request.remote import RemoteTokenizer
@@ -47,7 +48,7 @@ class Forwarder:
         recorder: Records,
         pool: EnginePool,
         deadlines: Deadlines,
-        running: set[Forwarding],
+        turn: Turn,
         client_templates: bool = False,
         remote: RemoteTokenizer | None = None,
         token_cache: TokenCache | None = None,
@@ -55,7 +56,6 @@ class Forwarder:
         """Put together what requests share.
 
         Args:
-            running: Holds the requests that run; empty.
             client_templates: Whether some model runs a template that the request brings: rendering it may block.
             remote: Asks replicas about prompts that the router has no tokenizer for; None: they are placed by load.
             token_cache: Where the chains of what they answer are kept.
@@ -75,7 +75,9 @@ class Forwarder:
         asking = RemoteReading(loop, remote, fleet, reading, recorder, limits, token_cache) if remote else None
         self.prompts = Prompts(reader, reading, asking, limits.inline_body_bytes, client_templates)
         self.tracing: Tracing | None = None
-        self.running = running
+        self.running: set[Forwarding] = set()
+        deadlines.watch_all(self.running)
+        self.turn = turn
         self.begun = 0
         """Requests so far."""
         self._retries = RetryBudget(retry.budget_share, retry.budget_reserve)

@@ -52,6 +52,7 @@ class Forwarding(Placing):
         "_connection",
         "_decoding",
         "_ended_placement",
+        "_expects",
         "_fleet",
         "_prompting",
         "_sent_s",
@@ -75,6 +76,7 @@ class Forwarding(Placing):
         self._sent_s = 0.0
         self._status: int | None = None
         self._answered = False
+        self._expects = True
         self._chunked = False
         self._decoding = False
         self._closed = False
@@ -91,6 +93,7 @@ class Forwarding(Placing):
         self._started_s = request.arrived_s
         self.deadline_s = self._total_deadline_s = request.arrived_s + forwarder.timeouts.total_s
         forwarder.running.add(self)
+        forwarder.turn.expecting += 1
         self._prompting = forwarder.prompts.begin(request.path, request.body, self._prompt_read, self._not_read)
 
     def _not_read(self, error: BaseException) -> None:
@@ -170,6 +173,9 @@ class Forwarding(Placing):
         if head.status in self._forwarder.refusal_statuses and self._go_elsewhere(placement, head.status):
             return
         self._answered = True
+        if self._expects:
+            self._expects = False
+            self._forwarder.turn.expecting -= 1
         self._status = head.status
         self.deadline_s = self._total_deadline_s
         if head.status not in FAILURE_STATUSES:
@@ -199,7 +205,8 @@ class Forwarding(Placing):
         self._answered = True
         self._status = status
         self._fleet.succeeded(placement.replica.replica_id)
-        self._first_byte()
+        if self._ttft_s is None:
+            self._first_byte()
         exchange.answer(known, placement_lines(exchange.request, placement), data)
         # Its end follows at once, and releases the request's body.
         if head.readable:
@@ -351,6 +358,8 @@ class Forwarding(Placing):
         # What was placed last, though it ended already: an operator looks for the replica that broke.
         placement = self._placement or self._ended_placement
         forwarder.running.discard(self)
+        if self._expects:
+            forwarder.turn.expecting -= 1
         self._finish_placement(outcome)
         if self._account is not None:
             self._account.ended(outcome, prompt, answered=self._sent_s > 0)

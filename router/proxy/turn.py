@@ -10,7 +10,6 @@ A request that is alone is not held, and nothing that is part of a stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sized
 from typing import Protocol
 
 MANY = 8
@@ -29,24 +28,21 @@ class Holding(Protocol):
 class Turn:
     """Has connections write at the end of a turn.
 
-    Args:
-        running: The requests that run.
+    Attributes:
+        expecting: Requests that run and whose answer has not begun; `Forwarding` counts them. Streams that go on are
+            not among them: a turn is long with many of those, and nothing may wait for them.
     """
 
-    __slots__ = ("_holding", "_loop", "_running", "_will_flush")
+    __slots__ = ("_holding", "_loop", "_will_flush", "expecting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, running: Sized = ()) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._running = running
         self._holding: list[Holding] = []
         self._will_flush = False
-
-    def holds(self) -> bool:
-        """Whether bytes should be held now."""
-        return len(self._running) >= MANY
+        self.expecting = 0
 
     def hold(self, connection: Holding) -> None:
-        """Have a connection flush at the turn's end, or now if enough do."""
+        """Have a connection flush at the turn's end, or now if enough do. Asked with `MANY` requests and more."""
         holding = self._holding
         holding.append(connection)
         if len(holding) >= TOGETHER:
@@ -61,5 +57,10 @@ class Turn:
 
     def _flush(self) -> None:
         holding, self._holding = self._holding, []
-        for connection in holding:
-            connection.flush()
+        left = iter(holding)
+        try:
+            for connection in left:
+                connection.flush()
+        finally:
+            for connection in left:  # one of them failed: the others are not to wait for ever
+                self.hold(connection)

@@ -43,13 +43,44 @@ class Sink:
         self.failures.append(failure)
 
 
-async def test_few_requests_are_not_held_and_many_are() -> None:
-    """Who is alone does not wait."""
-    running: list[int] = []
-    turn = Turn(asyncio.get_running_loop(), running)
-    assert not turn.holds()
-    running.extend(range(MANY))
-    assert turn.holds()
+async def test_who_is_alone_does_not_wait_and_streams_make_nobody_wait(harness, engine, wire, eventually) -> None:
+    """Only requests without an answer yet count as many: with any number of streams that go on, nothing is held."""
+
+    async def begin(asked, writer) -> None:
+        writer.write(wire.sse_head + wire.chunk(b"data: a\n\n"))
+        await asyncio.sleep(30)
+
+    item = await harness(await engine(begin))
+    turn = item.plane.turn
+    assert turn.expecting == 0
+    for _ in range(MANY):
+        client = await item.client()
+        client.send(wire.post(wire.chat_body(stream=True)))
+        await client.head()
+    assert (turn.expecting, len(item.plane.forwarder.running)) == (0, MANY)
+    for client in item.clients:
+        client.reset()
+    await eventually(lambda: not item.plane.forwarder.running)
+    assert turn.expecting == 0
+
+
+async def test_one_that_fails_holds_up_no_other() -> None:
+    """The others are flushed all the same."""
+
+    class Failing(Holder):
+        def flush(self) -> None:
+            raise RuntimeError("closed")
+
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    turn, holders = Turn(loop), [Holder(), Failing(), Holder(), Holder()]
+    for holder in holders:
+        turn.hold(holder)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [each.flushed for each in holders] == [1, 0, 1, 1]
+    assert len(told) == 1
 
 
 async def test_what_is_held_goes_out_at_the_turns_end_or_when_there_is_enough_of_it() -> None:
@@ -66,8 +97,9 @@ async def test_what_is_held_goes_out_at_the_turns_end_or_when_there_is_enough_of
 def held_request() -> tuple[EngineConnection, Sent, Sink]:
     connection = EngineConnection(
         SimpleNamespace(connection_closed=lambda _: None, connection_idle=lambda _: None),
-        Turn(asyncio.get_running_loop(), range(MANY)),
+        turn := Turn(asyncio.get_running_loop()),
     )
+    turn.expecting = MANY
     transport, sink = Sent(), Sink()
     connection.connection_made(transport)
     connection.send(sink, b"head", b"body", bodiless=False)
@@ -115,6 +147,7 @@ async def test_many_at_once_get_each_its_own_answer(harness, engine, wire) -> No
 
     await asyncio.gather(*map(talk, range(40)))
     item.assert_accounted()
+    assert item.plane.turn.expecting == 0
     assert len(item.notes.outcomes) == 200
 
 
