@@ -29,7 +29,7 @@ from router.request.prompt import Kind, Prompt
 from router.scheduling.affinity import REASON, Affinity
 from router.scheduling.decision import Decision, Outcome
 from router.scheduling.pickers import Choice
-from router.scheduling.policies import Pick, Profile, lead_of
+from router.scheduling.policies import Pick, Profile
 from router.scheduling.shadow import Shadow
 from router.scheduling.wishes import NO_WISHES, Wishes
 from router.survey import Survey, Surveyor
@@ -141,14 +141,15 @@ class Placer:
             ModelNotFoundError: No replica serves the model.
             NoReplicaError: Those that do can't take a request now.
         """
-        survey = self._survey(prompt, now_s, excluded)
-        choice = self._choice(survey)
-        shadow = self.shadow if wishes.policy is None and not wishes.own else None
-        scored = shadow.score(survey.candidates, choice) if shadow is not None else None
         profile = self._profile if wishes.policy is None else self._other(wishes.policy)
-        pick = profile.decide(survey.candidates, choice)
-        if shadow is not None and scored is not None:
-            shadow.compare(scored, pick.winner, request_id)
+        shadow = self.shadow if wishes.policy is None and not wishes.own else None
+        self._expected.settle(now_s)
+        self.proving.settle(now_s)
+        weighed = self._surveyor.weigh(prompt, now_s, profile, self._rng) if shadow is None and not excluded else None
+        if weighed is not None:
+            survey, pick = weighed
+        else:
+            survey, pick = self._surveyed(prompt, request_id, now_s, excluded, profile, shadow)
         profile.took(pick)
         if self._affinity is not None and wishes.session is not None:
             pick = self._keep_session(self._affinity, wishes.session, survey, pick, now_s)
@@ -166,7 +167,7 @@ class Placer:
             evidence = self.proving.begin(record, unit, prompt, chain, announced_blocks)
         if self._hot is not None and self._config.warming.is_on and chain and not wishes.own:
             self._saw(self._hot, prompt, unit, chain, now_s)
-        uncached = max(0, prompt.tokens - survey.candidates.expected_tokens[place])
+        uncached = max(0, prompt.tokens - pick.expected_tokens)
         known = prompt.reason is None and survey.candidates.trusts[place] in (Trust.EXACT, Trust.MAPPED)
         reservation = unit.in_flight.reserve(
             uncached, now_s, context_tokens=prompt.tokens, observable=prompt.stream, teaches=known
@@ -211,6 +212,8 @@ class Placer:
         if weights is not None:
             profile = Profile(profile.config.model_copy(update={"weights": weights}))
         self._surveyor.config = profile.config
+        self._expected.settle(now_s)
+        self.proving.settle(now_s)
         try:
             survey = self._survey(prompt, now_s, ())
         finally:
@@ -280,9 +283,25 @@ class Placer:
         elif not self.proving.vouching.has_doubts(unit):
             self._approximate.forget(memory_slot(unit.slot))
 
+    def _surveyed(
+        self,
+        prompt: Prompt,
+        request_id: str,
+        now_s: float,
+        excluded: Collection[str],
+        profile: Profile,
+        shadow: Shadow | None,
+    ) -> tuple[Survey, Pick]:
+        """Collect the candidates and choose, step by step."""
+        survey = self._survey(prompt, now_s, excluded)
+        choice = self._choice(survey)
+        scored = shadow.score(survey.candidates, choice) if shadow is not None else None
+        pick = profile.decide(survey.candidates, choice)
+        if shadow is not None and scored is not None:
+            shadow.compare(scored, pick.winner, request_id)
+        return survey, pick
+
     def _survey(self, prompt: Prompt, now_s: float, excluded: Collection[str]) -> Survey:
-        self._expected.settle(now_s)
-        self.proving.settle(now_s)
         survey = self._surveyor.survey(prompt, now_s, excluded)
         if not survey.candidates:
             why = ", ".join(sorted(set(survey.removed.values()))) or "the fleet is empty"
@@ -322,7 +341,7 @@ class Placer:
         if own is pick.winner:
             return pick
         place = candidates.unit_ids.index(own.unit_id)
-        return Pick(place, candidates, REASON, pick.price, lead_of(candidates.costs, place))
+        return Pick.of(place, candidates, REASON, pick.price)
 
     def _explain(self, prompt: Prompt, request_id: str, survey: Survey, pick: Pick, profile: Profile) -> Decision:
         candidates, place, key = survey.candidates, pick.place, survey.owner_key
@@ -337,8 +356,8 @@ class Placer:
             survey.removed,
             candidates.unit_ids[place],
             pick.lead_tokens,
-            candidates.matched_tokens[place],
-            candidates.expected_tokens[place],
+            pick.matched_tokens,
+            pick.expected_tokens,
             pick.reason,
             candidates.trusts[place],
             prompt.reason,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from router.config_placement import PlacementConfig
 from router.errors import ModelNotFoundError
@@ -19,9 +20,11 @@ from router.kv.extra_keys import Lora
 from router.kv.hashes import max_hit_tokens
 from router.kv.schemes import Scheme
 from router.request.prompt import Prompt
-from router.scheduling.candidates import NO_CANDIDATES, Candidates
+from router.scheduling.candidates import NO_CANDIDATES, Candidates, Packed
 from router.scheduling.filters import Standing, objection
+from router.scheduling.policies import Pick, Profile
 from router.scheduling.ring import OwnerRing
+from router.weighing import are_untroubled, weigh
 
 FIRST_SHARE = 0.2
 """Of its speed, at the beginning of a new replica's ramp."""
@@ -34,7 +37,17 @@ MAX_VIEWS = 256
 class _Columns:
     """What of some units stays the same from prompt to prompt, a list for each figure."""
 
-    __slots__ = ("replica_ids", "slots", "some_are_approximate", "trusts", "unit_ids", "units", "view")
+    __slots__ = (
+        "_shares",
+        "_shares_of",
+        "replica_ids",
+        "slots",
+        "some_are_approximate",
+        "trusts",
+        "unit_ids",
+        "units",
+        "view",
+    )
 
     def __init__(self, units: list[Unit], index: PrefixIndex, doubted: Collection[str] = ()) -> None:
         self.units = units
@@ -45,6 +58,17 @@ class _Columns:
         self.slots = array("i", [unit.slot for unit in units])
         """As the engines report: what is expected there is counted under these, doubted or not."""
         self.view = index.view([_slot_read(unit, unit.unit_id in doubted) for unit in units])
+        self._shares = array("d")
+        self._shares_of = -1.0
+
+    def shares(self, approximate_share: float) -> array[float] | None:
+        """Return how much of a match counts at each; None where all of it does."""
+        if not self.some_are_approximate:
+            return None
+        if approximate_share != self._shares_of:
+            shares = [approximate_share if trust is Trust.APPROXIMATE else 1.0 for trust in self.trusts]
+            self._shares, self._shares_of = array("d", shares), approximate_share
+        return self._shares
 
 
 @dataclass(slots=True)
@@ -112,6 +136,8 @@ class Surveyor:
         self.config = config
         self._vouching = vouching
         self._views: dict[str | None, _View] = {}
+        self.weighs = True
+        """Whether candidates may be weighed natively."""
 
     def survey(self, prompt: Prompt, now_s: float, excluded: Collection[str]) -> Survey:
         """Collect the candidates for a prompt.
@@ -146,6 +172,79 @@ class Surveyor:
                 for unit in survey.units
             ]
         return survey
+
+    def weigh(self, prompt: Prompt, now_s: float, profile: Profile, rng: Random) -> tuple[Survey, Pick] | None:
+        """Collect the candidates and choose as `profile` does, in one native call.
+
+        Args:
+            rng: The only source of chance.
+
+        Returns:
+            None where the rule, or the fleet now, is not as usual: then `survey` and the profile do the same.
+
+        Raises:
+            ModelNotFoundError: As `survey`.
+        """
+        figures, view = profile.figures, self._view(prompt.model)
+        if figures is None or not self.weighs or len(view.families) != 1:
+            return None
+        if self._fleet.max_in_flight > 0 or self._vouching.doubts:
+            return None
+        if not are_untroubled(view.replicas):
+            return None
+        family, config = view.families[0], self.config
+        columns = family.columns
+        if columns is None:
+            columns = family.columns = _Columns(family.units, self._index)
+        chain, readable, block_size = _chain_of(prompt, family)
+        owner_key = owner = held = expected = cpu = disk = None
+        if chain:
+            owner_key = chain[min(len(chain), config.owner_blocks) - 1]
+            owner = view.ring.owner(owner_key)
+        if readable:
+            held, cpu, disk = self._index.depths(readable, columns.view)
+            expected = self._expected.extended(columns.slots, readable, held)
+        shares = columns.shares(config.weights.approximate_share)
+        weighed = weigh(
+            columns.units,
+            columns.unit_ids,
+            now_s,
+            config.ramp_s,
+            shares,
+            0 if family.scheme is None else block_size,
+            prompt.tokens,
+            held,
+            expected,
+            cpu,
+            disk,
+            figures,
+            config.tie_tokens,
+            owner,
+        )
+        if weighed is None:
+            return None
+        chosen, reason, price, packed, longest = weighed
+        if reason is None:
+            chosen, reason = rng.choice(chosen), "random"
+        place, lead_tokens = chosen
+        has_held = config.weights.held_share != 0
+        candidates = Candidates.weighed(
+            prompt.tokens,
+            columns.unit_ids,
+            columns.replica_ids,
+            columns.trusts,
+            shares,
+            Packed(packed, block_size, longest, cpu is not None, disk is not None, has_held, profile.scoring),
+        )
+        if held is None or expected is None:
+            matched_tokens = expected_tokens = 0
+            held = [0] * len(columns.units)
+        else:
+            matched_tokens, expected_tokens = block_size * held[place], block_size * expected[place]
+        survey = Survey(
+            view.ring, {}, candidates, columns.units, [chain] * len(columns.units), held, set(), owner_key, 0
+        )
+        return survey, Pick(place, candidates, reason, price, lead_tokens, matched_tokens, expected_tokens)
 
     def _take_any(self, view: _View, survey: Survey, limit: int) -> None:
         """An ejection says that others are better, and so does warming. Where there are no others, it says nothing."""
@@ -199,17 +298,9 @@ class Surveyor:
         return former.ring
 
     def _add_family(self, survey: Survey, prompt: Prompt, family: _Family, now_s: float) -> None:
-        chain: list[int] = []
-        readable: Sequence[int] = ()
-        block_size = 1
-        if family.scheme is not None:
-            block_size = family.scheme.block_size
-            chain = prompt.chain(family.scheme, family.lora)
-            if chain and survey.owner_key is None:
-                survey.owner_key = chain[min(len(chain), self.config.owner_blocks) - 1]
-            if chain and prompt.reads_cache:
-                most = max_hit_tokens(prompt.tokens, block_size) // block_size
-                readable = chain if most >= len(chain) else chain[:most]
+        chain, readable, block_size = _chain_of(prompt, family)
+        if chain and survey.owner_key is None:
+            survey.owner_key = chain[min(len(chain), self.config.owner_blocks) - 1]
         columns = self._columns(survey, prompt, family, readable)
         if not columns.units:
             return
@@ -280,6 +371,18 @@ class Surveyor:
     def _trust_shares(self, trusts: Sequence[Trust]) -> list[float]:
         share = self.config.weights.approximate_share
         return [share if trust is Trust.APPROXIMATE else 1.0 for trust in trusts]
+
+
+def _chain_of(prompt: Prompt, family: _Family) -> tuple[list[int], Sequence[int], int]:
+    """Return a prompt's chain, what of it the engine would read from its cache, and the block size in tokens."""
+    if family.scheme is None:
+        return [], (), 1
+    block_size = family.scheme.block_size
+    chain = prompt.chain(family.scheme, family.lora)
+    if not chain or not prompt.reads_cache:
+        return chain, (), block_size
+    most = max_hit_tokens(prompt.tokens, block_size) // block_size
+    return chain, chain if most >= len(chain) else chain[:most], block_size
 
 
 def _troubled(replicas: Sequence[Replica]) -> list[Replica]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from router.index.holders import FASTEST, Core
-from router.index.sampling import PLACES, samples_in
+from router.index.sampling import PLACES, sampled
 
 _PLACES = array("i", PLACES)
 
@@ -56,7 +56,7 @@ class ExpectedBlocks:
         counts = self._counts.get(slot)
         if counts is None:
             counts = self._counts[slot] = {}
-        hashes = [chain[place] for place in PLACES[bisect_left(PLACES, held_blocks) : samples_in(len(chain))]]
+        hashes = sampled(chain)[bisect_left(PLACES, held_blocks) :]
         if hashes:
             for block in hashes:
                 counts[block] = counts.get(block, 0) + 1

@@ -23,7 +23,7 @@ from itertools import chain as chained
 
 from router.index.holders import FASTEST, NOBODY, Core, Group, HolderTable, bits, bits_as_bytes
 from router.index.matches import CPU, DISK, GPU, Holds, Match, SampledMemory, Tail, ended, strided_match
-from router.index.sampling import PLACES, SAMPLES, samples_in
+from router.index.sampling import DENSE_BLOCKS, SAMPLES, sampled
 
 __all__ = ["CPU", "DISK", "GPU", "Match", "PrefixIndex", "View"]
 MAX_GROUPS = 32
@@ -43,7 +43,8 @@ class View:
         columns: Where each is, `NOBODY` for those that hold nothing and for those that are walked apart:
         sampled: places of units of which only samples are stored;
         strided: places of units whose groups have blocks of several sizes;
-        tailed: places of other units some of whose groups keep the ends of prefixes alone.
+        tailed: places of other units some of whose groups keep the ends of prefixes alone;
+        is_sampled: of all units that hold anything only samples are stored.
     """
 
     slots: Sequence[int]
@@ -52,6 +53,8 @@ class View:
     sampled: list[int] = field(default_factory=list)
     strided: list[int] = field(default_factory=list)
     tailed: list[int] = field(default_factory=list)
+    sampled_columns: array[int] = field(default_factory=lambda: array("i"))
+    is_sampled: bool = False
 
 
 class PrefixIndex:
@@ -285,6 +288,8 @@ class PrefixIndex:
                     view.tailed.append(place)
                 continue
             view.columns[place] = NOBODY
+        view.sampled_columns = array("i", [self._column_of[view.slots[place]] for place in view.sampled])
+        view.is_sampled = bool(view.sampled) and view.columns.count(NOBODY) == len(view.columns) and not view.strided
 
     def match(self, hashes: Sequence[int], slots: Sequence[int]) -> dict[int, Match]:
         """Return a match for each of these units that holds at least block 0 of a chain, by slot."""
@@ -306,6 +311,10 @@ class PrefixIndex:
             self._renew(view)
         if self._groups is None:
             self._groups = self._group_tables()
+        if view.is_sampled:
+            blocks = self._sampled_depths(hashes, view)
+            if blocks is not None:
+                return blocks, None, None
         depths = self._core.walk(self._groups, hashes, view.columns)
         if not view.sampled and not view.strided and not view.tailed:
             return depths
@@ -324,10 +333,21 @@ class PrefixIndex:
             disk[place] = match.blocks - match.gpu_blocks - match.cpu_blocks
         return blocks, cpu, disk
 
+    def _sampled_depths(self, hashes: Sequence[int], view: View) -> list[int] | None:
+        """Find how far each unit holds a chain where samples alone are stored; None where some are not on the GPU."""
+        held, cpu, disk = self._core.walk(self._groups or (), sampled(hashes), view.sampled_columns)
+        if cpu is not None or disk is not None:
+            return None
+        blocks = [0] * len(view.columns)
+        for place, many in zip(view.sampled, held, strict=True):
+            if many < DENSE_BLOCKS:  # nothing is left out between these
+                blocks[place] = many
+            else:
+                blocks[place] = self._sampled[view.slots[place]].continued(hashes, SAMPLES[many - 1])
+        return blocks
+
     def _sampled_matches(self, hashes: Sequence[int], view: View) -> list[tuple[int, Match]]:
-        samples = [hashes[place] for place in PLACES[: samples_in(len(hashes))]]
-        columns = array("i", [self._column_of[view.slots[place]] for place in view.sampled])
-        held, cpu, disk = self._core.walk(self._groups or (), samples, columns)
+        held, cpu, disk = self._core.walk(self._groups or (), sampled(hashes), view.sampled_columns)
         found = []
         for number, (place, many) in enumerate(zip(view.sampled, held, strict=True)):
             if not many:

@@ -8,14 +8,17 @@ last sample that a set holds and the next one lies at most a sixteenth of what i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
 
-_DENSE_BLOCKS = 32
+DENSE_BLOCKS = 32
+"""Of a chain no longer than this each block is a sample."""
 _PER_OCTAVE = 16
 
 
 def _counts(longest: int) -> list[int]:
-    counts = list(range(1, _DENSE_BLOCKS + 1))
+    counts = list(range(1, DENSE_BLOCKS + 1))
     step = 1
     while counts[-1] < longest:
         step *= 2
@@ -26,6 +29,20 @@ def _counts(longest: int) -> list[int]:
 SAMPLES: Sequence[int] = _counts(1 << 22)
 """Blocks up to each sample and with it, rising: sample k is block `SAMPLES[k] - 1` of a chain."""
 PLACES: Sequence[int] = [count - 1 for count in SAMPLES]
+
+
+_GETTERS: dict[int, Callable[[Any], tuple[int, ...]]] = {}
+
+
+def sampled(chain: Sequence[int]) -> Sequence[int]:
+    """Return the samples of a chain."""
+    if len(chain) <= DENSE_BLOCKS:
+        return chain
+    count = samples_in(len(chain))
+    getter = _GETTERS.get(count)
+    if getter is None:  # there are not 400 counts
+        getter = _GETTERS[count] = itemgetter(*PLACES[:count])
+    return getter(chain)
 
 
 def samples_in(blocks: int) -> int:

@@ -6,7 +6,9 @@ an object a candidate. Whoever wants one candidate, to explain a choice or to sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import add
 from typing import Any, overload
 
@@ -30,6 +32,28 @@ _FIGURES: dict[str, float] = {
 """The lists, each with what stands for a candidate that has none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Figures as `router.native.weighing` leaves them: few candidates are ever looked at.
+
+    Attributes:
+        figures: Columns of doubles (backlog, speed, held tokens), then of 32-bit counts (held and expected blocks,
+            running requests; where there are tiers, blocks on the CPU and on disk).
+        block_size: In tokens.
+        longest_blocks: The longest match.
+        has_cpu, has_disk, has_held: Which of the lists that may be None are not.
+        score: Gives the candidates their costs.
+    """
+
+    figures: bytes
+    block_size: int
+    longest_blocks: int
+    has_cpu: bool
+    has_disk: bool
+    has_held: bool
+    score: Callable[[Candidates], object]
+
+
 class Candidates(Sequence[Candidate]):
     """See `Candidate` for what the figures mean. Lists are in one order, and those given are not changed.
 
@@ -42,6 +66,7 @@ class Candidates(Sequence[Candidate]):
 
     __slots__ = (
         "_made",
+        "_packed",
         "backlog_tokens",
         "costs",
         "cpu_tokens",
@@ -94,6 +119,60 @@ class Candidates(Sequence[Candidate]):
         self.terms: Sequence[Sequence[float]] = ()
         self.costs: Sequence[float] = ()
         self._made: list[Candidate | None] | None = None
+        self._packed: Packed | None = None
+
+    @classmethod
+    def weighed(
+        cls,
+        prompt_tokens: int,
+        unit_ids: Sequence[str],
+        replica_ids: Sequence[str],
+        trusts: Sequence[str],
+        trust_shares: Sequence[float] | None,
+        packed: Packed,
+    ) -> Candidates:
+        """Return candidates that were weighed already; their figures become lists when somebody asks."""
+        made = cls.__new__(cls)
+        made.prompt_tokens = prompt_tokens
+        made.unit_ids = unit_ids
+        made.replica_ids = replica_ids
+        made.trusts = trusts
+        made.trust_shares = trust_shares
+        made._made = None
+        made._packed = packed
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        """A figure that is not there yet: unpack all."""
+        packed = None if name.startswith("_") else self._packed
+        if packed is None:
+            raise AttributeError(name)
+        self._packed = None
+        self._unpack(packed)
+        packed.score(self)
+        return getattr(self, name)
+
+    def _unpack(self, packed: Packed) -> None:
+        many, size = len(self.unit_ids), packed.block_size
+        at, figures, counts = 3 * many * 8, array("d"), array("i")
+        figures.frombytes(packed.figures[:at])
+        counts.frombytes(packed.figures[at:])
+        self.backlog_tokens = figures[:many].tolist()
+        self.prefill_tokens_per_s = figures[many : 2 * many].tolist()
+        self.held_tokens = figures[2 * many :].tolist() if packed.has_held else None
+        self.matched_tokens = [size * blocks for blocks in counts[:many]]
+        self.expected_tokens = [size * blocks for blocks in counts[many : 2 * many]]
+        self.running = counts[2 * many : 3 * many].tolist()
+        self.cpu_tokens = [size * blocks for blocks in counts[3 * many : 4 * many]] if packed.has_cpu else None
+        self.disk_tokens = [size * blocks for blocks in counts[4 * many :]] if packed.has_disk else None
+        self.kv_usage_shares = None
+        self.terms, self.costs = (), ()
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest match of any."""
+        packed = self._packed
+        return max(self.matched_tokens) if packed is None else packed.longest_blocks * packed.block_size
 
     @classmethod
     def of(cls, items: Sequence[Candidate]) -> Candidates:

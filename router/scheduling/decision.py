@@ -128,7 +128,7 @@ class Decision:
         """The longest match of any candidate."""
         candidates = self.candidates
         if isinstance(candidates, Candidates):
-            return max(candidates.matched_tokens)
+            return candidates.longest_tokens
         return max([item.matched_tokens for item in candidates], default=0)
 
     def to_dict(self, max_candidates: int | None = None) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from uhashring import HashRing
 
 POINTS_PER_UNIT = 160
 MAX_CHANGES_IN_PLACE = 3
+MAX_KNOWN_OWNERS = 4_096
+"""Keys whose owner is remembered: the beginnings of prompts that come again and again."""
 
 
 class OwnerRing:
@@ -25,8 +27,7 @@ class OwnerRing:
         self._ring = _build((), points)
         self._keys: list[int] = []
         self._owners: list[str] = []
-        self._asked: int | None = None
-        self._answered: str | None = None
+        self._known: dict[int, str | None] = {}
         self.set_names(names)
 
     def set_names(self, names: Iterable[str]) -> None:
@@ -49,7 +50,7 @@ class OwnerRing:
         points: list[tuple[int, str]] = self._ring.get_points()
         self._keys = [key for key, _ in points]
         self._owners = [name for _, name in points]
-        self._asked = None
+        self._known.clear()
 
     def preference(self, key: int) -> Iterator[str]:
         """Yield names in the order in which they own a key: the owner, then who would own it without the owner."""
@@ -58,11 +59,14 @@ class OwnerRing:
 
     def owner(self, key: int) -> str | None:
         """Return the name that owns a key; None on an empty ring."""
-        if key != self._asked:  # each decision asks twice: to choose, and to tell
-            place = bisect(self._keys, _hash(f"{key:016x}"))
-            self._answered = self._owners[place % len(self._owners)] if self._owners else None
-            self._asked = key
-        return self._answered
+        if key in self._known:
+            return self._known[key]
+        place = bisect(self._keys, _hash(f"{key:016x}"))
+        owner = self._owners[place % len(self._owners)] if self._owners else None
+        if len(self._known) >= MAX_KNOWN_OWNERS:
+            self._known.clear()
+        self._known[key] = owner
+        return owner
 
 
 def _build(names: Sequence[str], points: int) -> HashRing:

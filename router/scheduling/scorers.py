@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import mul, truediv
+from functools import reduce
+from operator import add, mul, truediv
 
 from router.config_placement import WeightsConfig
 from router.scheduling.candidates import Candidates
@@ -43,7 +44,9 @@ def price_of(candidates: Candidates, weights: WeightsConfig) -> float:
     """
     if not candidates:
         return weights.price_base
-    backlog_s: float = sum(map(truediv, candidates.backlog_tokens, candidates.prefill_tokens_per_s)) / len(candidates)
+    # One after the other, as the native twin adds: `sum` rounds otherwise from Python 3.12 on.
+    backlogs_s = map(truediv, candidates.backlog_tokens, candidates.prefill_tokens_per_s)
+    backlog_s: float = reduce(add, backlogs_s, 0.0) / len(candidates)
     return max(weights.price_base, min(weights.price_max, weights.price_base + weights.price_per_backlog_s * backlog_s))
 
 
@@ -54,7 +57,7 @@ def pace_of(candidates: Candidates) -> list[float] | None:
     equal cold prompts would go to another replica at each router, and with each lesson.
     """
     speeds = candidates.prefill_tokens_per_s
-    mean = sum(speeds) / len(speeds)
+    mean = reduce(add, speeds, 0.0) / len(speeds)
     slow, fast = mean / ALIKE, mean * ALIKE
     if slow <= min(speeds) and max(speeds) <= fast:
         return None
