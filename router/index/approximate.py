@@ -20,11 +20,11 @@ even wrong ones, so such requests still find each other.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 from router.index.prefix_index import PrefixIndex
-from router.index.sampling import PLACES, SAMPLES, samples_in
+from router.index.sampling import SAMPLES, sampled
 
 UNKNOWN_CACHE_BLOCKS = 32_768
 """Assumed where an engine does not say how many blocks it has: half a million tokens in blocks of 16, which is what a
@@ -59,24 +59,34 @@ class _Memory:
 
     def add(self, chain: Sequence[int]) -> list[int]:
         """Remember a chain; return those of its samples that are new."""
-        samples, new = self.samples, []
-        refreshed = False
-        for number in range(samples_in(len(chain)) - 1, -1, -1):
-            block = chain[PLACES[number]]
-            known = samples.get(block)
-            if known is not None and refreshed:
-                samples.move_to_end(block)
-                continue
-            blocks = SAMPLES[number] - (SAMPLES[number - 1] if number else 0)
-            after = SAMPLES[number + 1] - SAMPLES[number] - 1
-            samples[block] = (blocks, chain[SAMPLES[number] : SAMPLES[number] + after] if after else ())
-            if known is not None:
-                samples.move_to_end(block)
-                refreshed = True  # the chain's last known sample: what follows it may be more than before
-            else:
-                new.append(block)
-                self.blocks += blocks
+        samples, blocks, new = self.samples, sampled(chain), []
+        number = len(blocks) - 1
+        while number >= 0 and blocks[number] not in samples:
+            self._put(chain, number, blocks[number])
+            new.append(blocks[number])
+            number -= 1
+        if number < 0:
+            return new
+        self._put(chain, number, blocks[number])  # the last known sample: what follows it may be more than before
+        samples.move_to_end(blocks[number])
+        try:
+            # All before it are known, too: a long prompt has a hundred, so none is looked at by itself.
+            deque(map(samples.move_to_end, reversed(blocks[:number])), maxlen=0)
+        except KeyError:
+            for earlier in range(number - 1, -1, -1):
+                if blocks[earlier] not in samples:
+                    self._put(chain, earlier, blocks[earlier])
+                    new.append(blocks[earlier])
+                samples.move_to_end(blocks[earlier])
         return new
+
+    def _put(self, chain: Sequence[int], number: int, block: int) -> None:
+        """Keep a sample, with what follows it in this chain."""
+        after = SAMPLES[number + 1] - SAMPLES[number] - 1
+        blocks = SAMPLES[number] - (SAMPLES[number - 1] if number else 0)
+        if block not in self.samples:
+            self.blocks += blocks
+        self.samples[block] = (blocks, chain[SAMPLES[number] : SAMPLES[number] + after] if after else ())
 
     def forget_over(self, bound_blocks: int) -> list[int]:
         """Forget samples until no more blocks than this are left; return those forgotten."""

@@ -32,7 +32,7 @@ _FIGURES: dict[str, float] = {
 """The lists, each with what stands for a candidate that has none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen, which takes four times as long to make
 class Packed:
     """Figures as `router.native.weighing` leaves them: few candidates are ever looked at.
 

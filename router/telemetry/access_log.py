@@ -1,6 +1,6 @@
 """A line for each request, written by a thread of its own.
 
-It is on the path of every request, so a line is put together in one pass.
+A request's path only notes what the line is made from; that thread puts many together at once, each in one pass.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class AccessLog:
         self._stream = stream or sys.stderr
         self._json = log_format == "json"
         self.enabled = enabled
-        self.writer = LineWriter("access-log", self._put, _lost)
-        self._second = -1
-        self._clock = ""
+        self.writer = LineWriter("access-log", self._put, _lost, self._line)
+        self._clock = (-1, "")
+        """A second, and how it is written."""
         self._texts: dict[str, str] = {}
         """How values that come again and again are written."""
         self._asked: dict[tuple[str, str, int | None, str | None, str | None, bool], str] = {}
@@ -94,13 +94,17 @@ class AccessLog:
         self._end = "}\n" if self._json else "\n"
 
     def write(self, decision: Decision | None, outcome: Outcome, facts: RequestFacts) -> None:
-        """Add the line of a request that ended; what is not known is left out. Texts are cleaned here."""
-        if not self.enabled:
-            return
-        now_s = time.time()
+        """Add the line of a request that ended; what is not known is left out. None of the three changes any more."""
+        if self.enabled:
+            self.writer.add_raw((time.time(), decision, outcome, facts))
+
+    def _line(self, made_from: tuple[float, Decision | None, Outcome, RequestFacts]) -> str:
+        """Return a line. Texts are cleaned here."""
+        now_s, decision, outcome, facts = made_from
         second = int(now_s)
-        if second != self._second:
-            self._tick(second)
+        clock = self._clock
+        if second != clock[0]:
+            clock = self._clock = (second, self._written(second))
         milliseconds = int((now_s - second) * 1000)
         model, tenant, status = facts.model, facts.tenant, outcome.status
         asked = self._asked.get((facts.method, facts.path, status, model, tenant, facts.stream))
@@ -115,8 +119,8 @@ class AccessLog:
         placed = "" if decision is None else self._placed_text(decision, outcome.cached_tokens)
         if facts.trace_id is not None:
             placed += self._trace_id + self._own(facts.trace_id)
-        self.writer.add(
-            f"{self._clock}.{milliseconds:03d}{self._begin}{self._own(facts.request_id)}{asked}"
+        return (
+            f"{clock[1]}.{milliseconds:03d}{self._begin}{self._own(facts.request_id)}{asked}"
             f"{outcome.total_s:.6f}{ttft}{ended}{placed}{self._end}"
         )
 
@@ -168,13 +172,11 @@ class AccessLog:
         self._stream.write(text)
         self._stream.flush()
 
-    def _tick(self, second: int) -> None:
-        """Begin a new second."""
-        self._second = second
+    def _written(self, second: int) -> str:
+        """Return how a second is written."""
         if self._json:
-            self._clock = '{"at": "' + datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        else:
-            self._clock = time.strftime("%H:%M:%S", time.localtime(second))
+            return '{"at": "' + datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return time.strftime("%H:%M:%S", time.localtime(second))
 
     def _text(self, value: str) -> str:
         known = self._texts.get(value)

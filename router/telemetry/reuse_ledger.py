@@ -161,14 +161,21 @@ class ReuseLedger:
         held = max(available, at)
         seen, readable = self._seen_and_readable(account, placement, held)
         rest = _rest_of(placement, readable)
-        at = _lose(tokens, short, at, captured)
-        at = _lose(tokens, _LOAD, at, available)
-        at = _lose(tokens, _UNAVAILABLE, at, min(decision.unavailable_tokens, total))
-        at = _lose(tokens, _EVICTED, at, min(seen, total))
-        at = _lose(tokens, _FIRST_TIME, at, min(readable, total))
-        at = _lose(tokens, rest, at, min(own_tokens, total) if rest == _TAIL else total)
-        # Further prompts of a batch; tokens that the router did not count.
-        _lose(tokens, _NOT_UNDERSTOOD, at, total)
+        # The last: further prompts of a batch, tokens that the router did not count.
+        for place, mark in (
+            (short, captured),
+            (_LOAD, available),
+            (_UNAVAILABLE, decision.unavailable_tokens),
+            (_EVICTED, seen),
+            (_FIRST_TIME, readable),
+            (rest, own_tokens if rest == _TAIL else total),
+            (_NOT_UNDERSTOOD, total),
+        ):
+            if mark > at:
+                if mark > total:
+                    mark = total
+                tokens[place] += mark - at
+                at = mark
         return Counted(total, available, captured, delivered)
 
     def _seen_and_readable(self, account: Account, placement: Placement, held: int) -> tuple[int, int]:
@@ -285,14 +292,6 @@ def add_to(total: dict[str, Any], account: Mapping[str, Any]) -> None:
                 value[inner] += account[name][inner]
         elif name in ("requests", "unmeasured_requests"):
             total[name] += account[name]
-
-
-def _lose(tokens: list[int], place: int, at: int, mark: int) -> int:
-    """Count what lies between how far the prompt is accounted for and a mark; return how far it is then."""
-    if mark <= at:
-        return at
-    tokens[place] += mark - at
-    return mark
 
 
 def _is_mistaken(placement: Placement) -> bool:
