@@ -130,7 +130,8 @@ class ReuseLedger:
         Args:
             model: A label: bounded.
         """
-        account = self._account(model, tenant)
+        # On every request's path: comparisons, since calls to min and max take three times as long.
+        account = self.accounts.get((model, tenant)) or self._account(model, tenant)
         account.requests += 1
         decision, prompt, tokens = placement.decision, placement.prompt, account.tokens
         own_tokens = decision.prompt_tokens
@@ -139,8 +140,13 @@ class ReuseLedger:
         total = engine_tokens if engine_tokens is not None else own_tokens if whole else 0
         if not total:
             account.unmeasured += 1
-        captured = min(decision.matched_tokens, total)
-        available = min(max(decision.available_tokens, captured), total)
+        captured, available = decision.matched_tokens, decision.available_tokens
+        if captured > total:
+            captured = total
+        if available > total:
+            available = total
+        if available < captured:
+            available = captured
         if delivered is not None and delivered > total:
             delivered = total  # no engine says so; the sums hold all the same
         tokens[_PROMPT] += total
@@ -158,9 +164,11 @@ class ReuseLedger:
         short = _STALE
         if at < captured and (length_differs or _is_mistaken(placement)):
             short = _MISMATCH
-        held = max(available, at)
-        seen, readable = self._seen_and_readable(account, placement, held)
-        rest = _rest_of(placement, readable)
+        seen, readable = self._seen_and_readable(account, placement, available if available > at else at)
+        if readable and whole and prompt.reads_cache:
+            rest = _TAIL
+        else:
+            rest = _rest_of(placement, readable)
         # The last: further prompts of a batch, tokens that the router did not count.
         for place, mark in (
             (short, captured),
@@ -187,7 +195,9 @@ class ReuseLedger:
         seen = self._seen.note(chain, account.seed)
         if not placement.prompt.reads_cache:
             return 0, 0
-        blocks = min(len(chain), max_hit_tokens(placement.decision.prompt_tokens, size) // size)
+        blocks = max_hit_tokens(placement.decision.prompt_tokens, size) // size
+        if blocks > len(chain):
+            blocks = len(chain)
         missed = account.missed.get(size)
         if missed is None and len(account.missed) < MAX_BLOCK_SIZES:
             missed = account.missed[size] = DistinctBlocks()
@@ -199,7 +209,7 @@ class ReuseLedger:
                 begin = seen  # they were counted when they went by: looking at each again is what a long prompt costs
             if begin < blocks:
                 missed.add(chain, begin, blocks)
-        return min(seen, blocks) * size, blocks * size
+        return (seen if seen < blocks else blocks) * size, blocks * size
 
     def _account(self, model: str, tenant: str | None) -> Account:
         key: Key = (model, tenant)

@@ -19,6 +19,13 @@ USAGE = {
 JSON_ANSWER = json.dumps(
     {"id": "x", "choices": [{"message": {"content": 'she said "usage": {"prompt_tokens": 9}'}}], "usage": USAGE}
 ).encode()
+USAGE_AS_VLLM = b"".join(
+    (
+        JSON_ANSWER[: JSON_ANSWER.rfind(b'"usage"')],
+        b'"usage":{"prompt_tokens":70,"total_tokens":86,"completion_tokens":16,"prompt_tokens_details":',
+        b'{"cached_tokens":48}},"kv_transfer_params":null}',
+    )
+)
 EVENTS = (
     b"".join(
         b"data: " + json.dumps(event, ensure_ascii=False).encode() + end + end
@@ -38,7 +45,7 @@ def counts(tap: UsageTap) -> tuple[int | None, int | None, int | None]:
 
 
 @pytest.mark.parametrize(
-    "text", [JSON_ANSWER, EVENTS, JSON_ANSWER.replace(b'"usage": {"prompt', b'"usage"\r\n : {"prompt')]
+    "text", [JSON_ANSWER, EVENTS, USAGE_AS_VLLM, JSON_ANSWER.replace(b'"usage": {"prompt', b'"usage"\r\n : {"prompt')]
 )
 def test_any_split_gives_the_same_counts(text: bytes) -> None:
     """Wherever the bytes are cut in two, and byte by byte, the counts are those of the usage object."""
