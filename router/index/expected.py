@@ -56,6 +56,8 @@ class ExpectedBlocks:
         counts = self._counts.get(slot)
         if counts is None:
             counts = self._counts[slot] = {}
+        if held_blocks >= len(chain):
+            return ExpectedPrompt(slot, (), counts)
         hashes = sampled(chain)[bisect_left(PLACES, held_blocks) :]
         if hashes:
             for block in hashes:
