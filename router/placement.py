@@ -150,13 +150,14 @@ class Placer:
             survey, pick = weighed
         else:
             survey, pick = self._surveyed(prompt, request_id, now_s, excluded, profile, shadow)
-        profile.took(pick)
+        if profile.remembers:
+            profile.took(pick)
         if self._affinity is not None and wishes.session is not None:
             pick = self._keep_session(self._affinity, wishes.session, survey, pick, now_s)
             self._affinity.went(wishes.session, pick.winner, survey.removed, now_s)
         place = pick.place
         unit, chain, held_blocks = survey.units[place], survey.chains[place], survey.held_blocks[place]
-        is_probe = self._fleet.probed(unit.replica, now_s)
+        is_probe = unit.replica.ejected_until_s is not None and self._fleet.probed(unit.replica, now_s)
         doubted = unit.unit_id in survey.doubted
         expected = record = evidence = None
         if chain and unit.trust is not Trust.NONE:

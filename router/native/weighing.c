@@ -84,12 +84,16 @@ static int backlog_of(PyObject *load, PyObject *now, double now_s, double *backl
 
 /* One unit's figures. Returns as `backlog_of`. */
 static int row_of(Row *row, PyObject *unit, PyObject *now, double now_s, double ramp_s, double block_size) {
-    PyObject *load = slot_of(&unit_slots, unit, U_IN_FLIGHT), *engine = slot_of(&unit_slots, unit, U_LOAD);
-    PyObject *since = slot_of(&unit_slots, unit, U_NEW_SINCE), *blocks = slot_of(&unit_slots, unit, U_NUM_BLOCKS);
     double sibling, peer, at_s = 0.0, kv_usage = 0.0;
     int32_t requests, siblings, peers, foreign;
+    PyObject *load = slot_of(&unit_slots, unit, U_IN_FLIGHT);
+    if (load == NULL || !backlog_of(load, now, now_s, &row->backlog))
+        return 0;
+    /* Python may have run: all else is looked at after that. */
+    load = slot_of(&unit_slots, unit, U_IN_FLIGHT);
+    PyObject *engine = slot_of(&unit_slots, unit, U_LOAD), *blocks = slot_of(&unit_slots, unit, U_NUM_BLOCKS);
+    PyObject *since = slot_of(&unit_slots, unit, U_NEW_SINCE);
     if (load == NULL || engine == NULL || since == NULL || blocks == NULL ||
-        !backlog_of(load, now, now_s, &row->backlog) ||
         !as_double(slot_of(&unit_slots, unit, U_SIBLING_TOKENS), &sibling) ||
         !as_double(slot_of(&unit_slots, unit, U_PEER_TOKENS), &peer) ||
         !as_double(slot_of(&load_slots, load, L_SPEED), &row->speed) ||

@@ -18,6 +18,7 @@ from router.scheduling.pickers import (
     Picker,
     PowerOfTwo,
     RoundRobin,
+    Stateless,
 )
 from router.scheduling.scorers import SCORERS, Market, Scorer, pace_of, price_of
 
@@ -113,6 +114,8 @@ class Profile:
 
     def __init__(self, config: PlacementConfig) -> None:
         self._picker = POLICY_TABLE[config.policy].picker()
+        self.remembers = not isinstance(self._picker, Stateless)
+        """Whether its picker wants to be told by `took`."""
         self.configure(config)
 
     def configure(self, config: PlacementConfig) -> None:
