@@ -142,7 +142,6 @@ ALIKE_STEPS = st.lists(
 @pytest.mark.skipif(weighing.weigh is weighing._nothing, reason="the native core was not built")
 @pytest.mark.parametrize("units", [ALIKE, SAMPLED], ids=["trusts", "sampled"])
 @given(ALIKE_STEPS, st.sampled_from([0.0, 64.0]), st.sampled_from([0.0, 0.05]))
-@settings(max_examples=40, deadline=None)
 def test_what_is_weighed_at_once_is_weighed_the_same(
     units: Units, steps: list[tuple[str, int, int, int, int]], tie_tokens: float, held_share: float
 ) -> None:
