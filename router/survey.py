@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from router.config_placement import PlacementConfig
 from router.errors import ModelNotFoundError
+from router.families import Columns, Family, View, chain_of
 from router.fleet.facts import Trust
 from router.fleet.fleet import Fleet
 from router.fleet.replica import FRESH_S, Replica, ReplicaState, Unit
 from router.fleet.vouching import Vouching
-from router.index.approximate import memory_slot
 from router.index.expected import ExpectedBlocks
 from router.index.prefix_index import PrefixIndex
 from router.kv.extra_keys import Lora
-from router.kv.hashes import max_hit_tokens
 from router.kv.schemes import Scheme
 from router.request.prompt import Prompt
 from router.scheduling.candidates import NO_CANDIDATES, Candidates, Packed
@@ -28,67 +26,8 @@ from router.weighing import are_untroubled, weigh
 
 FIRST_SHARE = 0.2
 """Of its speed, at the beginning of a new replica's ramp."""
-NO_SLOT = -(1 << 62)
-"""A slot of the index that nobody has: engines without a prefix cache hold nothing."""
 MAX_VIEWS = 256
 """Model names whose view is kept. Names come from clients, and replicas that do not tell what they serve take any."""
-
-
-class _Columns:
-    """What of some units stays the same from prompt to prompt, a list for each figure."""
-
-    __slots__ = (
-        "_shares",
-        "_shares_of",
-        "replica_ids",
-        "slots",
-        "some_are_approximate",
-        "trusts",
-        "unit_ids",
-        "units",
-        "view",
-    )
-
-    def __init__(self, units: list[Unit], index: PrefixIndex, doubted: Collection[str] = ()) -> None:
-        self.units = units
-        self.unit_ids = [unit.unit_id for unit in units]
-        self.replica_ids = [unit.replica.replica_id for unit in units]
-        self.trusts = [Trust.APPROXIMATE if unit.unit_id in doubted else unit.trust for unit in units]
-        self.some_are_approximate = Trust.APPROXIMATE in self.trusts
-        self.slots = array("i", [unit.slot for unit in units])
-        """As the engines report: what is expected there is counted under these, doubted or not."""
-        self.view = index.view([_slot_read(unit, unit.unit_id in doubted) for unit in units])
-        self._shares = array("d")
-        self._shares_of = -1.0
-
-    def shares(self, approximate_share: float) -> array[float] | None:
-        """Return how much of a match counts at each; None where all of it does."""
-        if not self.some_are_approximate:
-            return None
-        if approximate_share != self._shares_of:
-            shares = [approximate_share if trust is Trust.APPROXIMATE else 1.0 for trust in self.trusts]
-            self._shares, self._shares_of = array("d", shares), approximate_share
-        return self._shares
-
-
-@dataclass(slots=True)
-class _Family:
-    """Units whose blocks of one model bear the same names."""
-
-    scheme: Scheme | None
-    lora: Lora | None
-    units: list[Unit] = field(default_factory=list)
-    columns: _Columns | None = None
-
-
-@dataclass(slots=True)
-class _View:
-    """What of the fleet matters for one model name, kept while the fleet does not change."""
-
-    fleet_version: int
-    replicas: list[Replica]
-    families: list[_Family]
-    ring: OwnerRing
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +74,7 @@ class Surveyor:
         self._expected = expected
         self.config = config
         self._vouching = vouching
-        self._views: dict[str | None, _View] = {}
+        self._views: dict[str | None, View] = {}
         self.weighs = True
         """Whether candidates may be weighed natively."""
 
@@ -195,8 +134,8 @@ class Surveyor:
         family, config = view.families[0], self.config
         columns = family.columns
         if columns is None:
-            columns = family.columns = _Columns(family.units, self._index)
-        chain, readable, block_size = _chain_of(prompt, family)
+            columns = family.columns = Columns(family.units, self._index)
+        chain, readable, block_size = chain_of(prompt, family)
         owner_key = owner = held = expected = cpu = disk = None
         if chain:
             owner_key = chain[min(len(chain), config.owner_blocks) - 1]
@@ -246,7 +185,7 @@ class Surveyor:
         )
         return survey, Pick(place, candidates, reason, price, lead_tokens, matched_tokens, expected_tokens)
 
-    def _take_any(self, view: _View, survey: Survey, limit: int) -> None:
+    def _take_any(self, view: View, survey: Survey, limit: int) -> None:
         """An ejection says that others are better, and so does warming. Where there are no others, it says nothing."""
         reasons = set(survey.removed.values())
         taken = ReplicaState.WARMING if ReplicaState.WARMING in reasons else ReplicaState.EJECTED
@@ -257,7 +196,7 @@ class Surveyor:
                 else:
                     del survey.removed[replica.replica_id]
 
-    def _view(self, model: str | None) -> _View:
+    def _view(self, model: str | None) -> View:
         view = self._views.get(model)
         if view is not None and view.fleet_version == self._fleet.version:
             return view
@@ -269,22 +208,22 @@ class Surveyor:
         if not replicas and self._fleet.replicas:
             self._views.pop(model, None)
             raise ModelNotFoundError(f"The model {str(model)[:256]!r} does not exist.", param="model")
-        families: dict[tuple[Scheme | None, Lora | None], _Family] = {}
+        families: dict[tuple[Scheme | None, Lora | None], Family] = {}
         for replica in replicas:
             served = replica.models.get(model) if model is not None else None
             lora = Lora(served.name, served.root) if served is not None and served.parent is not None else None
             for unit in replica.units:
-                family = families.setdefault((unit.scheme, lora), _Family(unit.scheme, lora))
+                family = families.setdefault((unit.scheme, lora), Family(unit.scheme, lora))
                 family.units.append(unit)
         names = frozenset(unit.unit_id for replica in replicas for unit in replica.units)
         ring = self._ring(names, view)
         self._views.pop(model, None)
         if len(self._views) >= MAX_VIEWS:
             del self._views[next(iter(self._views))]
-        self._views[model] = view = _View(self._fleet.version, replicas, list(families.values()), ring)
+        self._views[model] = view = View(self._fleet.version, replicas, list(families.values()), ring)
         return view
 
-    def _ring(self, names: frozenset[str], former: _View | None) -> OwnerRing:
+    def _ring(self, names: frozenset[str], former: View | None) -> OwnerRing:
         """Return a ring of these names: models that the same units serve share one, since building it takes a while."""
         for view in self._views.values():
             if view.ring.names == names:
@@ -297,8 +236,8 @@ class Surveyor:
         former.ring.set_names(names)
         return former.ring
 
-    def _add_family(self, survey: Survey, prompt: Prompt, family: _Family, now_s: float) -> None:
-        chain, readable, block_size = _chain_of(prompt, family)
+    def _add_family(self, survey: Survey, prompt: Prompt, family: Family, now_s: float) -> None:
+        chain, readable, block_size = chain_of(prompt, family)
         if chain and survey.owner_key is None:
             survey.owner_key = chain[min(len(chain), self.config.owner_blocks) - 1]
         columns = self._columns(survey, prompt, family, readable)
@@ -331,7 +270,7 @@ class Surveyor:
         survey.chains += [chain] * len(columns.units)
         survey.held_blocks += held
 
-    def _columns(self, survey: Survey, prompt: Prompt, family: _Family, readable: Sequence[int]) -> _Columns:
+    def _columns(self, survey: Survey, prompt: Prompt, family: Family, readable: Sequence[int]) -> Columns:
         """Return the units of a family that may take the prompt: nearly always all of them, and as they are."""
         doubted = self._doubted(prompt, family) if self._vouching.doubts else ()
         if survey.removed or doubted:
@@ -339,11 +278,11 @@ class Surveyor:
             away = [unit for unit in family.units if unit.replica.replica_id in survey.removed]
             survey.doubted.update(unit.unit_id for unit in units if unit.unit_id in doubted)
             if away and readable and family.scheme is not None:
-                held, _, _ = self._index.depths(readable, _Columns(away, self._index, doubted).view)
+                held, _, _ = self._index.depths(readable, Columns(away, self._index, doubted).view)
                 survey.unavailable_tokens = max(survey.unavailable_tokens, max(held) * family.scheme.block_size)
-            return _Columns(units, self._index, doubted)
+            return Columns(units, self._index, doubted)
         if family.columns is None:
-            family.columns = _Columns(family.units, self._index)
+            family.columns = Columns(family.units, self._index)
         return family.columns
 
     def _speeds(self, units: Sequence[Unit], now_s: float) -> list[float]:
@@ -359,7 +298,7 @@ class Surveyor:
         ramp_s = self.config.ramp_s
         return 1.0 if now_s - since_s >= ramp_s else FIRST_SHARE + (1 - FIRST_SHARE) * (now_s - since_s) / ramp_s
 
-    def _doubted(self, prompt: Prompt, family: _Family) -> set[str]:
+    def _doubted(self, prompt: Prompt, family: Family) -> set[str]:
         """Return the units whose reports are not believed for this kind of request, by name."""
         return {
             unit.unit_id
@@ -373,18 +312,6 @@ class Surveyor:
         return [share if trust is Trust.APPROXIMATE else 1.0 for trust in trusts]
 
 
-def _chain_of(prompt: Prompt, family: _Family) -> tuple[list[int], Sequence[int], int]:
-    """Return a prompt's chain, what of it the engine would read from its cache, and the block size in tokens."""
-    if family.scheme is None:
-        return [], (), 1
-    block_size = family.scheme.block_size
-    chain = prompt.chain(family.scheme, family.lora)
-    if not chain or not prompt.reads_cache:
-        return chain, (), block_size
-    most = max_hit_tokens(prompt.tokens, block_size) // block_size
-    return chain, chain if most >= len(chain) else chain[:most], block_size
-
-
 def _troubled(replicas: Sequence[Replica]) -> list[Replica]:
     """Return those whose state can be any but READY (`Replica.troubled`, without a call for each)."""
     return [
@@ -392,13 +319,6 @@ def _troubled(replicas: Sequence[Replica]) -> list[Replica]:
         for r in replicas
         if r.draining or r.down_reason is not None or r.ejected_until_s is not None or r.held_until_s is not None
     ]
-
-
-def _slot_read(unit: Unit, doubted: bool) -> int:
-    """Return the slot of the index that tells what a unit holds."""
-    if unit.trust is Trust.NONE:
-        return NO_SLOT
-    return memory_slot(unit.slot) if doubted else unit.slot
 
 
 def _loads(units: Sequence[Unit], now_s: float) -> tuple[list[float], list[int]]:
