@@ -247,6 +247,7 @@ def main() -> None:
     parser.add_argument(
         "--observability", action="store_true", help="measure instead what taking note costs, against a limit of 8%%"
     )
+    parser.add_argument("--case", default="", help="only loads whose name holds this, and no stages (default: all)")
     parser.add_argument("--streams-s", type=float, default=60.0, help="with --hold: how long streams run (default: 60)")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends, too
@@ -274,15 +275,16 @@ def main() -> None:
                     lambda port, pid, case: measure(port, pid, case, args.seconds),
                 )
                 sys.exit(0 if held else 1)
-            for case in CASES:
+            cases = [case for case in CASES if args.case in case.name]
+            for case in cases:
                 show("no proxy", case, [measure(ports[0], None, case, args.seconds) for _ in range(args.runs)])
             for name, command, port in compared:
                 with process(command, 0, folder / f"{name}.log") as proxy:
                     await_answer(port)
-                    for case in CASES:
+                    for case in cases:
                         show(name, case, [measure(port, proxy.pid, case, args.seconds) for _ in range(args.runs)])
                     print(f"{name:<14}{rss_mb(proxy.pid):.0f} MB", flush=True)
-            for case in CASES[:2]:
+            for case in [] if args.case else CASES[:2]:
                 stages(ports, case, args.seconds, folder)
 
 

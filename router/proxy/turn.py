@@ -14,7 +14,7 @@ from typing import Protocol
 
 MANY = 8
 """With fewer requests at once nothing is held: there is nobody to go out with."""
-TOGETHER = 16
+TOGETHER = 32
 """So many are held at most: the first must not wait for long."""
 
 
