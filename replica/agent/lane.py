@@ -1,17 +1,22 @@
-"""One unit's writing to Redis, a fenced step at a time. Knows no time and no retry: a failed step is the caller's."""
+"""One unit's writing to Redis, a fenced step at a time. Knows no retry: a failed step is the caller's."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from replica.agent import scripts
+from replica.agent.redis_clock import RedisClock
 from router.kv import wire
 from router.kv.client.client import RedisClient, RedisError, Script
 from router.kv.keys import Keys
 from router.kv.wire import BlocksBatch, Change, Layer, Message, Snapshot, StateChange
 
+LATE_MS = 100
+"""What takes longer from here into the stream bears its delay. Less does not matter to readers: they give an engine's
+events 0.2 s."""
 REGISTRY_S = 3600
 """A unit that was silent for so long is struck off the registry."""
 
@@ -45,6 +50,7 @@ class Lane:
         self.sequence = 0
         self.stream_id = "0-0"
         self._redis = redis
+        self._clock = RedisClock()
         self._keys = keys
         self._unit = unit
         self._fence = keys.epoch(unit)
@@ -60,9 +66,11 @@ class Lane:
 
     async def mint(self) -> None:
         """Begin a new epoch, above all that were: from now on older writers are fenced."""
-        epoch, stream_id = await self._redis.script(
+        asked_s = time.monotonic()
+        epoch, stream_id, now_ms = await self._redis.script(
             scripts.MINT, [self._fence, self._stream], [self._ttl_ms, self.epoch]
         )
+        self._clock.note(asked_s, time.monotonic(), now_ms / 1000)
         self.epoch, self.sequence, self.stream_id = int(epoch), 0, stream_id.decode()
 
     async def publish(
@@ -76,6 +84,8 @@ class Lane:
         Raises:
             FencedError, LostError: Nothing was written.
         """
+        made_s = time.monotonic()
+        made_unix_s = self._clock.at(made_s)
         after = self.sequence + len(batches)
         messages: list[Message] = [
             BlocksBatch(self._unit, self.epoch, self.sequence + 1 + index, changes, behind_s)
@@ -83,8 +93,11 @@ class Lane:
         ]
         messages += others
         arguments: list[Any] = [self.epoch, self.sequence, after, self._kept_ms, self._ttl_ms]
+        arguments += ["" if made_unix_s is None else int(made_unix_s * 1000), LATE_MS]
         arguments += [wire.encode(message) for message in messages]
-        self.stream_id = await self._fenced(scripts.PUBLISH, [self._fence, self._stream], arguments)
+        stream_id, now_ms = await self._fenced(scripts.PUBLISH, [self._fence, self._stream], arguments)
+        self._clock.note(made_s, time.monotonic(), now_ms / 1000)
+        self.stream_id = stream_id.decode()
         self.sequence = after
 
     async def renew(self, lease: bytes) -> None:
@@ -107,7 +120,7 @@ class Lane:
         try:
             for chunk in snapshot.encode_chunks():
                 await self._redis.script(scripts.APPEND, [key], [self._lease_ms, chunk])
-            before = await self._fenced(
+            [before] = await self._fenced(
                 scripts.SWAP, [self._fence, self._pointer, key], [self.epoch, name, self._ttl_ms]
             )
         except RedisError:
@@ -117,7 +130,7 @@ class Lane:
             raise
         self._snapshot_name = name
         if before:
-            before_key = self._keys.snapshot(self._unit, before)
+            before_key = self._keys.snapshot(self._unit, before.decode())
             await self._redis.run(before_key, "UNLINK", before_key)
 
     async def relieve(self, kept_share: float) -> None:
@@ -146,10 +159,11 @@ class Lane:
         """Return whether another agent holds the unit's lease."""
         return bool(await self._redis.run(self._lease, "EXISTS", self._lease))
 
-    async def _fenced(self, script: Script, keys: list[str], arguments: list[Any]) -> str:
-        outcome, detail = await self._redis.script(script, keys, arguments)
+    async def _fenced(self, script: Script, keys: list[str], arguments: list[Any]) -> list[Any]:
+        answer: list[Any] = await self._redis.script(script, keys, arguments)
+        outcome, details = answer[0], answer[1:]
         if outcome == b"fenced":
             raise FencedError
         if outcome != b"ok":
             raise LostError(outcome.decode())
-        return bytes(detail).decode()
+        return details

@@ -19,10 +19,11 @@ local current = tonumber(string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) 
 local epoch = string.format('%.0f', math.max(now, current + 1, ARGV[2] + 1))
 redis.call('SET', KEYS[1], epoch .. ' 0', 'PX', ARGV[1])
 local tail = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
-return {epoch, tail[1] and tail[1][1] or '0-0'}
+return {epoch, tail[1] and tail[1][1] or '0-0', t[1] * 1000 + math.floor(t[2] / 1000)}
 """
 MINT = Script(_MINT)
-"""KEYS fence, stream; ARGV time to live in ms, the writer's last epoch. Returns the new epoch and the stream's last id.
+"""KEYS fence, stream; ARGV time to live in ms, the writer's last epoch. Returns the new epoch, the stream's last id and
+the time in ms.
 
 Above the writer's own last one too: a new primary's clock may be behind, and may not know of that one."""
 
@@ -36,21 +37,33 @@ if epoch ~= ARGV[1] then return {'fenced', epoch} end
 PUBLISH = Script(
     _FENCE
     + """
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
 if sequence ~= ARGV[2] then
   if sequence ~= ARGV[3] then return {'behind', sequence} end
   local tail = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
-  return {'ok', tail[1] and tail[1][1] or '0-0'}
+  return {'ok', tail[1] and tail[1][1] or '0-0', now}
 end
+local late = ARGV[6] == '' and 0 or now - ARGV[6]
 local id = '0-0'
-for i = 6, #ARGV do id = redis.call('XADD', KEYS[2], '*', 'd', ARGV[i]) end
+for i = 8, #ARGV do
+  if late > tonumber(ARGV[7]) then
+    id = redis.call('XADD', KEYS[2], '*', 'd', ARGV[i], 'l', string.format('%.0f', late))
+  else
+    id = redis.call('XADD', KEYS[2], '*', 'd', ARGV[i])
+  end
+end
 redis.call('SET', KEYS[1], epoch .. ' ' .. ARGV[3], 'PX', ARGV[5])
-local t = redis.call('TIME')
-redis.call('XTRIM', KEYS[2], 'MINID', '~', string.format('%.0f', t[1] * 1000 - ARGV[4]))
+redis.call('XTRIM', KEYS[2], 'MINID', '~', string.format('%.0f', now - ARGV[4]))
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
-return {'ok', id}
+return {'ok', id, now}
 """
 )
-"""KEYS fence, stream; ARGV epoch, sequence before, sequence after, kept ms, time to live in ms, messages."""
+"""KEYS fence, stream; ARGV epoch, sequence before, sequence after, kept ms, time to live in ms, when the messages were
+made (Unix time in ms by this clock; empty where the writer does not know it), delay in ms that is not told, messages.
+
+What comes later than that bears its delay: it may have waited in a link that stalled, also after its writer gave it up.
+"""
 
 RENEW = Script(
     _FENCE

@@ -9,12 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from router.kv.client.client import UnreachableError
 
-Entry = tuple[str, bytes | None]
 AGAIN_S = 0.25
 """A lane that could not be read is tried again after this."""
+
+
+class Entry(NamedTuple):
+    """An entry of a stream.
+
+    Attributes:
+        entry_id: The stream's id.
+        data: The message's bytes; None where the entry has no `d` field.
+        late_s: How long ago it was written when it came into the stream: a link that stalled held it back.
+    """
+
+    entry_id: str
+    data: bytes | None
+    late_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -133,7 +133,7 @@ class LaneReader:
             for lane, entries in await self._read(link):
                 for entry in entries:
                     self._apply_entry(entry)
-                    self.cursors[lane] = entry[0]
+                    self.cursors[lane] = entry.entry_id
                     if time.perf_counter() - began_s > SLICE_S:
                         await asyncio.sleep(0)
                         began_s = time.perf_counter()
@@ -229,9 +229,8 @@ class LaneReader:
         return item.feed.loading and self.is_followed(item)
 
     def _apply_entry(self, entry: Entry) -> None:
-        entry_id, data = entry
         try:
-            message = decode(data) if data is not None else None
+            message = decode(entry.data) if entry.data is not None else None
         except WireError as error:
             self._metrics.message_read("broken")
             LOG.debug("a message can't be read: %s", error)
@@ -248,23 +247,23 @@ class LaneReader:
             item = None
         if isinstance(message, Heartbeat):
             self._metrics.message_read("heartbeat")
-            self._apply_heartbeat(item, message, entry_id)
+            self._apply_heartbeat(item, message, entry)
         elif item is None:
             self._metrics.message_read("unregistered")
             self._heard_stranger(message.unit)
         else:
             self._metrics.message_read("batch")
             if self.apply_batch(item, message) is Verdict.APPLY:
-                self._metrics.event_applied(self._unix_time() - id_key(entry_id)[0] / 1000)
-                self._heard(item, message, entry_id)
+                self._metrics.event_applied(self._unix_time() - id_key(entry.entry_id)[0] / 1000)
+                self._heard(item, message, entry)
 
-    def _heard(self, item: FollowedUnit, message: BlocksBatch | Heartbeat, entry_id: str) -> None:
+    def _heard(self, item: FollowedUnit, message: BlocksBatch | Heartbeat, entry: Entry) -> None:
         """Everything that a unit published before this entry is applied."""
-        at_s = self._clock() - max(0.0, self._unix_time() - id_key(entry_id)[0] / 1000)
+        at_s = self._clock() - max(0.0, self._unix_time() - id_key(entry.entry_id)[0] / 1000)
         is_batch = isinstance(message, BlocksBatch)
-        self._announced.heard(item.unit.slot, at_s, behind_s=message.behind_s, batch=is_batch)
+        self._announced.heard(item.unit.slot, at_s, behind_s=message.behind_s + entry.late_s, batch=is_batch)
 
-    def _apply_heartbeat(self, item: FollowedUnit | None, heartbeat: Heartbeat, entry_id: str) -> None:
+    def _apply_heartbeat(self, item: FollowedUnit | None, heartbeat: Heartbeat, entry: Entry) -> None:
         if item is not None:
             verdict = item.feed.on_heartbeat(heartbeat)
             if verdict in (Verdict.STALE, Verdict.AHEAD):
@@ -272,7 +271,7 @@ class LaneReader:
                 return
             if verdict is Verdict.APPLY and item.feed.following:
                 item.unit.blocks_as_of_s = self._clock()
-                self._heard(item, heartbeat, entry_id)
+                self._heard(item, heartbeat, entry)
             else:
                 self._not_applied(item, verdict)
         elif not self._watch.is_member(heartbeat.unit, heartbeat.epoch):

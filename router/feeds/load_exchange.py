@@ -122,7 +122,7 @@ class LoadExchange:
                 missing = [lane for lane in range(self._lanes) if lane not in self._cursors]
                 self._cursors.update(await link.last_loads(missing))
             for lane, entries in await link.read_loads(self._cursors, block_s) if self._cursors else ():
-                for entry_id, data in entries:
+                for entry_id, data, _ in entries:
                     self._cursors[lane] = entry_id
                     if data is not None:
                         self._hear(lane, data)

@@ -16,14 +16,14 @@ from typing import Any
 
 from redis.exceptions import ClusterCrossSlotError
 
-from router.feeds.lane_reads import LaneReads
+from router.feeds.lane_reads import Entry, LaneReads
 from router.kv import doubts, router_load
 from router.kv.client.client import RedisClient, RedisError, UnreachableError
 from router.kv.client.faults import is_of_one_key
-from router.kv.keys import FIELD, Keys
+from router.kv.keys import FIELD, LATE_FIELD, Keys
 from router.kv.lane_spread import LaneSpread, lane_spread
 from router.kv.redis_url import RedisUrlError
-from router.kv.wire import Snapshot, WireError, decode_chunks
+from router.kv.wire import MAX_BEHIND_S, Snapshot, WireError, decode_chunks
 
 __all__ = ["Entry", "KeyFaultError", "RedisError", "RedisLink"]
 
@@ -35,9 +35,6 @@ MAX_UNITS = 20_000
 MAX_CHUNKS = 4_096
 RATES_KEPT_S = 3_600
 """Routers' rates are gone after this when no router writes any."""
-
-Entry = tuple[str, bytes | None]
-"""(stream id, the message's bytes or None where the entry has no `d` field)."""
 
 _AWAY = object()
 """Stands for an answer that a node of a Cluster does not give."""
@@ -339,14 +336,19 @@ class RedisLink:
 def _entries(answer: Any) -> list[Entry]:
     entries: list[Entry] = []
     for entry_id, fields in answer or ():
-        data = None
+        found: dict[bytes, bytes] = {}
         if isinstance(fields, dict):
-            data = fields.get(FIELD)
+            found = fields
         elif fields:
             pairs = fields if isinstance(fields[0], list | tuple) else zip(fields[::2], fields[1::2], strict=False)
-            data = dict(pairs).get(FIELD)
-        entries.append((entry_id.decode(), data))
+            found = dict(pairs)
+        entries.append(Entry(entry_id.decode(), found.get(FIELD), _late_s(found.get(LATE_FIELD))))
     return entries
+
+
+def _late_s(data: bytes | None) -> float:
+    is_number = data is not None and len(data) <= 12 and data.isdigit()
+    return min(int(data) / 1000, MAX_BEHIND_S) if data is not None and is_number else 0.0
 
 
 def id_key(stream_id: str) -> tuple[int, int]:

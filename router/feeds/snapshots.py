@@ -78,10 +78,10 @@ class SnapshotLoader:
             # it stood before this question, its answer covers; what it read meanwhile may have come after the answer.
             covered = self._lanes.cursors.get(lane, "0-0")
             entries = await link.tail(lane, after)
-            for _, data in entries:
-                self._catch_up(data, catching_up)
+            for entry in entries:
+                self._catch_up(entry.data, catching_up)
             if entries:
-                after = entries[-1][0]
+                after = entries[-1].entry_id
             if len(entries) < READ_ENTRIES:
                 read_to = max(id_key(after), id_key(covered))
                 if read_to >= id_key(self._lanes.cursors.get(lane, "0-0")):

@@ -1,7 +1,8 @@
 """Names of what lies in Redis.
 
     {wr}:units                      sorted set: every unit, scored by Redis' own time in seconds at its last renewal
-    {wr:k}:stream                   stream of lane k; each entry has one field `d` = wire.encode(message)
+    {wr:k}:stream                   stream of lane k; each entry has a field `d` = wire.encode(message), and where it
+                                    came late `l`: the ms (decimal) from when it was written until it was in the stream
     {wr:k}:load                     stream of what routers have in flight at lane k's units: router_load.encode(...)
     {wr:k}:epoch:UNIT               string `EPOCH SEQUENCE`, decimal: who may write, and the last batch (the fence)
     {wr:k}:lease:UNIT               string with PX: registration.encode(...)
@@ -24,8 +25,8 @@ import xxhash
 
 DEFAULT_NAMESPACE = "wr"
 DEFAULT_LANES = 16
-FIELD = b"d"
-"""The one field of a stream entry."""
+FIELD, LATE_FIELD = b"d", b"l"
+"""The fields of a stream entry. Readers skip others."""
 
 
 def lane_of(unit: str, lanes: int = DEFAULT_LANES) -> int:

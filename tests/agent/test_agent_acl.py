@@ -72,7 +72,7 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(
     assert snapshot is not None
     assert list(snapshot.layers[0][3]) == [1, 2]
     assert [key for key, _ in await link.read_lanes(cursors)] == [number]
-    assert [getattr(decode(data or b""), "sequence", None) for _, data in await link.tail(number, "0-0")] == [1]
+    assert [getattr(decode(data or b""), "sequence", None) for _, data, _ in await link.tail(number, "0-0")] == [1]
     publisher = TextPublisher(text_settings(user(agent_rules()), tmp_path), client)
     publisher.look((), (1,))
     writing = asyncio.create_task(publisher.run())
@@ -88,7 +88,7 @@ async def test_agent_and_router_need_no_more_than_the_documented_rights(
     assert await client.run(Keys().doubts("r0/0"), "LPOP", Keys().doubts("r0/0"), 10) == [b"doubt"]
     assert await link.exchange_rates("router", b"rates", ["gone"]) == {"router": b"rates"}
     await link.write_loads({number: b"load"})
-    assert [[data for _, data in found] for _, found in (await link.read_loads({number: "0-0"}))] == [[b"load"]]
+    assert [[data for _, data, _ in found] for _, found in (await link.read_loads({number: "0-0"}))] == [[b"load"]]
     assert list(await link.last_loads([number])) == [number]
     await lane.retire()
     assert await link.units(60) == {}

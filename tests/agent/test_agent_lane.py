@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -78,6 +79,31 @@ async def test_a_retry_after_an_unknown_outcome_is_written_once(redis, mirror) -
     await one.publish([STORED])
     await one.publish([(Change("cleared"),)])
     assert [message.sequence for message in mirror.messages(UNIT)] == [1, 2]  # type: ignore[union-attr]
+
+
+async def test_what_is_taken_after_its_writer_gave_it_up_bears_its_delay(redis, mirror, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """A stalled connection delivers it in the end: batches and heartbeats alike say how long they were on the way."""
+    one = lane(redis)
+    await one.mint()
+    made_s = time.monotonic()
+    monkeypatch.setattr("replica.agent.lane.time.monotonic", lambda: made_s - 7.0)  # when it was made
+    await one.publish([STORED], [Heartbeat(UNIT, one.epoch, 1)])
+    late = [int(fields[b"l"]) for _, fields in mirror.client.xrange(mirror.keys.stream_of(UNIT))]
+    assert len(late) == 2
+    assert all(7_000 <= ms < 8_000 for ms in late)
+
+
+async def test_on_another_servers_clock_one_batch_alone_may_seem_late(redis, mirror) -> None:  # type: ignore[no-untyped-def]
+    """A new primary whose clock is an hour ahead: its first answer tells."""
+    one = lane(redis)
+    await one.mint()
+    now_s = time.monotonic()
+    one._clock.note(now_s, now_s, time.time() - 3_600.0)
+    await one.publish([STORED])
+    await one.publish([STORED])
+    first, second = (fields.get(b"l") for _, fields in mirror.client.xrange(mirror.keys.stream_of(UNIT)))
+    assert int(first) >= 3_599_000
+    assert second is None
 
 
 @pytest.mark.parametrize("what", ["emptied", "behind"])

@@ -22,6 +22,7 @@ from replica.agent.metrics import AgentMetrics
 from replica.agent.proof import SchemeProof
 from replica.agent.sink import UnitSink
 from replica.agent.unit import UnitState
+from router.kv import wire
 from router.kv.engine_metrics import Load
 from router.kv.keys import Keys
 from router.kv.wire import BlocksBatch, Heartbeat, StateChange
@@ -178,6 +179,27 @@ async def test_what_was_made_long_ago_is_told_so(write, redis_url, mirror, event
     assert new < old - 5
 
 
+async def test_what_redis_took_late_bears_its_delay(write, redis_url, mirror, events, eventually) -> None:  # type: ignore[no-untyped-def]
+    """A link that stalls holds back what was written: its stamp is new, and it is not. The rest bears none."""
+    one = write(redis_url)
+    await one.ready()
+    one.feed(events.stored([1]))
+    await eventually(lambda: mirror.dump(UNIT) == {(1, 0, 0)})
+    mirror.client.execute_command("CLIENT", "PAUSE", "400", "WRITE")
+    one.feed(events.stored([2]))
+    await eventually(lambda: mirror.dump(UNIT) == {(1, 0, 0), (2, 0, 0)})
+    one.feed(events.stored([3]))
+    await eventually(lambda: mirror.dump(UNIT) == {(1, 0, 0), (2, 0, 0), (3, 0, 0)})
+    entries = [fields for _, fields in mirror.client.xrange(mirror.keys.stream_of(UNIT))]
+    late = {
+        message.changes[0].hashes[0]: int(fields.get(b"l", 0))
+        for fields in entries
+        if isinstance(message := wire.decode(fields[b"d"]), BlocksBatch)
+    }
+    assert 250 <= late[2] < 5_000
+    assert (late[1], late[3]) == (0, 0)
+
+
 async def test_a_heartbeat_tells_until_when_the_engine_was_read(write, redis_url, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
     """While a gap is asked for again, what comes waits in the socket: heartbeats do not speak for it."""
     one = write(redis_url)
@@ -297,8 +319,6 @@ async def test_a_lease_is_renewed_in_time(write, redis_url, mirror, eventually) 
 
 def _dump(client: Any) -> set[tuple[int, int, int]] | None:
     """Return what a plain reader holds, or None while Redis does not let it read."""
-    from router.kv import wire
-
     keys = Keys()
     try:
         name = client.get(keys.snapshot_pointer(UNIT))

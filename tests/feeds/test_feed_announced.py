@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from router.kv.wire import BlocksBatch, Change, Heartbeat
+from router.kv.wire import BlocksBatch, Change, Heartbeat, encode
 
 
 async def following(writer, router, eventually):
@@ -56,6 +56,23 @@ async def test_what_comes_late_is_known_to_be_of_the_past(redis_url, writer, run
     assert watch.batch_s < at_s - 30
     assert watch.read_s < at_s
     await r0.store(10)
+    await eventually(lambda: watch.batch_s > at_s)
+
+
+async def test_what_redis_took_late_is_known_to_be_of_the_past(redis, redis_url, writer, run_feeds, eventually):
+    """It waited in a link that stalled: its entry is new and says so. What is no number says nothing."""
+    router = run_feeds(redis=redis_url)
+    r0, _, watch = await following(writer, router, eventually)
+    at_s = time.monotonic()
+    stream = r0.keys.stream_of("r0/0")
+    stored = BlocksBatch("r0/0", 1, r0.sequence + 1, (Change("stored", 0, 0, 0, (9,)),))
+    await redis.xadd(stream, {"d": encode(stored), "l": "60000"})
+    await redis.xadd(stream, {"d": encode(Heartbeat("r0/0", 1, r0.sequence + 1)), "l": "60000"})
+    await eventually(lambda: watch.heard_s > at_s and router.held("r0/0") == {9})
+    assert watch.batch_s < at_s - 30
+    assert watch.read_s < at_s
+    again = BlocksBatch("r0/0", 1, r0.sequence + 2, (Change("stored", 0, 0, 0, (10,)),))
+    await redis.xadd(stream, {"d": encode(again), "l": "-6e9"})
     await eventually(lambda: watch.batch_s > at_s)
 
 

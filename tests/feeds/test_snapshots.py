@@ -137,7 +137,7 @@ async def test_what_the_live_reader_dropped_after_the_tail_was_answered_is_read(
             for found, entries in await parts.link.read_lanes(parts.lanes.cursors):
                 for entry in entries:
                     parts.lanes._apply_entry(entry)
-                    parts.lanes.cursors[found] = entry[0]
+                    parts.lanes.cursors[found] = entry.entry_id
         return answer
 
     monkeypatch.setattr(parts.link, "tail", overtaken)
