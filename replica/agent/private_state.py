@@ -50,6 +50,7 @@ class Saved(msgspec.Struct, array_like=True):
         page_tokens: Tokens a page where blocks are named by their tokens; 0 where the engine's own names are told.
         scheme: Algorithm, block size and seed that were proven, or None.
         layers: All copies.
+        group_sizes, group_tails: How its cache groups match (`UnitState`). An earlier agent did not keep them.
     """
 
     version: int
@@ -62,6 +63,8 @@ class Saved(msgspec.Struct, array_like=True):
     page_tokens: int
     scheme: tuple[str, int, str | None] | None
     layers: list[SavedLayer]
+    group_sizes: dict[int, int] = msgspec.field(default_factory=dict)
+    group_tails: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
 
 
 class StateFile:

@@ -160,6 +160,7 @@ class UnitState:
         self._sequencer.restart()
         self.head_lost = self.unverified = False
         self.last_event_s = self._last = self._saved = None
+        self._forget_groups()
         if proof is not None:
             self.proof = proof
             self.copies = Copies(self.copies.num_blocks)
@@ -177,6 +178,7 @@ class UnitState:
         self._sequencer.restart()
         self._last = None
         self.unverified = False
+        self._forget_groups()
         self.forget()
 
     def forget(self) -> None:
@@ -245,6 +247,8 @@ class UnitState:
             self.mapped.page_tokens if self.mapped is not None else 0,
             None if scheme is None else (str(scheme.algorithm), scheme.block_size, scheme.seed),
             self.copies.dump(),
+            dict(self.group_sizes),
+            dict(self.group_tails),
         )
 
     def is_late(self, payload: bytes) -> bool:
@@ -275,6 +279,7 @@ class UnitState:
         if scheme is not None:
             self.proof.restore(scheme)
         self.copies = copies
+        self.group_sizes, self.group_tails = dict(saved.group_sizes), dict(saved.group_tails)
         self.life += 1
         self.head_lost = saved.head_lost
         self.tally.restored += 1
@@ -286,6 +291,10 @@ class UnitState:
             return Copies(self.copies.num_blocks)
         kind: type[Named] = GroupedCopies if pages_per_block(page_tokens) > 1 else MappedCopies
         return kind(self.copies.num_blocks, page_tokens, self.adapters)
+
+    def _forget_groups(self) -> None:
+        """The next life may be of another model."""
+        self.group_sizes, self.group_tails = {}, {}
 
     def _void(self) -> None:
         self.copies.clear()

@@ -49,6 +49,7 @@ def test_what_is_kept_comes_back(name: str, algorithm: str | None, recordings, t
     second.absorb(0, [(sequence, payload) for _, sequence, payload in frames[half - 1 : half]])
     assert layers(second) == layers(first)
     assert second.proof.scheme == first.proof.scheme
+    assert (second.group_sizes, second.group_tails) == (first.group_sizes, first.group_tails)
     assert (second.proof.scheme is None) is (algorithm is not None)
     for _, sequence, payload in frames[half:]:
         second.accept(sequence, payload)
@@ -84,6 +85,28 @@ def test_nothing_damaged_is_believed(recordings, tmp_path: Path) -> None:  # typ
         state.offer(odd)
         state.absorb(0, [(sequence, payload) for _, sequence, payload in frames[-1:]])
         assert state.tally.restored == 0
+
+
+def test_how_groups_match_is_kept_and_no_new_life_has_it(recordings, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The hybrid model's window is known before its next event; a state without it, of an earlier agent, is read too. An
+    engine that begins anew may serve another model."""
+    frames = recordings["hybrid_groups"]
+    first = heard(frames, None)
+    assert first.group_tails
+    saved = first.saved(URL)
+    assert saved is not None
+    data = msgspec.msgpack.encode(saved)
+    for kept, tails in ((data, first.group_tails), (msgspec.msgpack.encode(msgspec.msgpack.decode(data)[:10]), {})):
+        second = UnitState("r0/0", VllmAdapter(), SchemeProof(None, None, None), None)
+        second.offer(msgspec.msgpack.decode(kept, type=Saved))
+        second.absorb(0, [(sequence, payload) for _, sequence, payload in frames[-1:]])
+        assert second.tally.restored == 1
+        assert second.group_tails == tails
+    for end in (first.restart, first.detach):
+        first.group_tails = {1: (24, 16)}
+        first.group_sizes = {0: 32}
+        end()
+        assert (first.group_sizes, first.group_tails) == ({}, {})
 
 
 def test_it_is_nobody_elses(recordings, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
