@@ -8,10 +8,14 @@ from router.kv.wire import Change
 
 MAX_BATCH_BLOCKS = 8_192
 """Blocks in one batch: 64 KiB of hashes, so that no entry of a stream is large."""
+MAX_COMPARED_BLOCKS = 64
+"""Changes of more blocks are not looked through for joining what lies around them: there its frame weighs nothing."""
 
 
 class Coalescer:
     """A queue of changes in order, where neighbours of one kind become one.
+
+    So do those with one change between that has none of their blocks: prompts store, evict and store by turns.
 
     Attributes:
         blocks: Hashes that wait.
@@ -31,11 +35,7 @@ class Coalescer:
                 self.drop()
                 self._changes.append((change, []))
                 continue
-            last = self._changes[-1] if self._changes else None
-            if last is None or not _alike(last[0], change):
-                last = (change, [])
-                self._changes.append(last)
-            last[1].extend(change.hashes)
+            self._place(change).extend(change.hashes)
             self.blocks += len(change.hashes)
 
     def drop(self) -> None:
@@ -62,6 +62,25 @@ class Coalescer:
                 room -= len(part)
         self.drop()
         return [tuple(batch) for batch in batches if batch]
+
+    def _place(self, change: Change) -> list[int]:
+        """Return the hashes of the change that this one is joined to, of a new one where there is none."""
+        for place, (earlier, hashes) in enumerate(reversed(self._changes[-2:])):
+            if _alike(earlier, change):
+                return hashes
+            if place == 0 and not _commute(earlier, hashes, change):
+                break
+        self._changes.append((change, []))
+        return self._changes[-1][1]
+
+
+def _commute(earlier: Change, hashes: list[int], later: Change) -> bool:
+    if earlier.op == "cleared":
+        return False
+    if (earlier.tier, earlier.group) != (later.tier, later.group):
+        return True
+    few = max(len(hashes), len(later.hashes)) <= MAX_COMPARED_BLOCKS
+    return few and set(hashes).isdisjoint(later.hashes)
 
 
 def _alike(one: Change, other: Change) -> bool:

@@ -52,7 +52,7 @@ class Traffic:
 TRAFFICS = {
     "chat": Traffic(8.0, 64, 16),
     "documents": Traffic(1.0, 1_000, 4),
-    "short prompts": Traffic(20.0, 8, 32, is_typical=False),
+    "short prompts": Traffic(20.0, 8, 32),
     "one block a batch": Traffic(0.0, 0, 1, is_typical=False),
 }
 

@@ -25,6 +25,19 @@ def test_neighbours_of_one_kind_become_one() -> None:
     assert waiting.blocks == 0
 
 
+def test_what_lies_between_two_alike_keeps_them_apart_where_it_has_their_blocks_alone() -> None:
+    """A prompt stores, evicts and stores again: two changes, unless a block was evicted that is stored again."""
+    waiting = Coalescer()
+    for block in range(4):
+        waiting.add([Change("stored", 0, 0, 0, [block]), Change("removed", 0, 0, 0, [100 + block])])
+    assert waiting.take() == [
+        (Change("stored", 0, 0, 0, [0, 1, 2, 3]), Change("removed", 0, 0, 0, [100, 101, 102, 103]))
+    ]
+    again = [Change("stored", 0, 0, 0, [1]), Change("removed", 0, 0, 0, [1]), Change("stored", 0, 0, 0, [1])]
+    waiting.add(again)
+    assert waiting.take() == [tuple(again)]
+
+
 def test_what_comes_after_a_clear_stays() -> None:
     """Stored, cleared, stored: the clear and what came after it, in that order."""
     waiting = Coalescer()

@@ -88,7 +88,7 @@ def test_nothing_damaged_is_believed(recordings, tmp_path: Path) -> None:  # typ
 
 
 def test_how_groups_match_is_kept_and_no_new_life_has_it(recordings, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """The hybrid model's window is known before its next event; a state without it, of an earlier agent, is read too. An
+    """The hybrid model's window is known before its next event; an earlier agent's state lacks it and is read too. An
     engine that begins anew may serve another model."""
     frames = recordings["hybrid_groups"]
     first = heard(frames, None)

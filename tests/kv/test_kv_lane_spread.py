@@ -18,9 +18,9 @@ def cluster(nodes: int) -> SlotMap:
     return slots
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 8])
 def test_sixteen_lanes_reach_small_clusters(nodes: int) -> None:
-    """All of up to four nodes: nothing is advised."""
+    """All of up to five nodes, and of eight: nothing is advised."""
     assert lane_spread(Keys(), cluster(nodes)) == LaneSpread(16, nodes, nodes, 16)
 
 
@@ -29,10 +29,11 @@ def test_sixteen_lanes_leave_two_of_six_nodes_without_any() -> None:
     assert lane_spread(Keys(), cluster(6)) == LaneSpread(16, 4, 6, 32)
 
 
-@pytest.mark.parametrize("nodes", range(1, 13))
-def test_sixty_four_lanes_reach_clusters_of_twelve(nodes: int) -> None:
+@pytest.mark.parametrize(("lanes", "most"), [(32, 10), (64, 16)])
+def test_more_lanes_reach_larger_clusters(lanes: int, most: int) -> None:
     """As docs/redis.md says."""
-    assert lane_spread(Keys(lanes=64), cluster(nodes)) == LaneSpread(64, nodes, nodes, 64)
+    for nodes in range(1, most + 1):
+        assert lane_spread(Keys(lanes=lanes), cluster(nodes)) == LaneSpread(lanes, nodes, nodes, lanes)
 
 
 @pytest.mark.parametrize("nodes", [5, 9, 24, 100])

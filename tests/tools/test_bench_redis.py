@@ -19,4 +19,9 @@ async def test_a_block_costs_no_more_than_promised(redis_url: str) -> None:
 def test_a_limit_that_is_missed_is_told() -> None:
     """Each with its figure."""
     figures = Figures(dict.fromkeys(TRAFFICS, 17.0), dict.fromkeys(TRAFFICS, 15.0), 13.0, 26.0)
-    assert [line.split(" bytes")[0] for line in figures.failures()] == ["chat: 17.0", "documents: 17.0", "26.0"]
+    assert [line.split(" bytes")[0] for line in figures.failures()] == [
+        "chat: 17.0",
+        "documents: 17.0",
+        "short prompts: 17.0",
+        "26.0",
+    ]
