@@ -16,7 +16,7 @@ import zmq.asyncio
 from replica.agent import redis_link
 from replica.agent.draining import DrainOrders, IdleWatch
 from replica.agent.engine import Engine, EngineFacts
-from replica.agent.engine_process import EngineProcess
+from replica.agent.engine_process import PASSED_ON, EngineProcess
 from replica.agent.health import HealthServer
 from replica.agent.metrics import AgentMetrics
 from replica.agent.rank_agent import RankAgent
@@ -74,7 +74,14 @@ class Agent:
         tasks: set[asyncio.Task[Any]] = set()
         try:
             if settings.engine_command:
-                self._process = await EngineProcess.start(settings.engine_command)
+                self._process = await EngineProcess.start(
+                    settings.engine_command,
+                    as_it_is=settings.engine_as_it_is,
+                    events=settings.kv_events,
+                    replay=settings.kv_replay,
+                )
+                for number in PASSED_ON:
+                    loop.add_signal_handler(number, self._process.tell, number)
                 tasks.add(asyncio.create_task(self._process.ended()))
             tasks.add(asyncio.create_task(self._stop.wait()))
             main = asyncio.create_task(self._main(http))
@@ -177,7 +184,7 @@ class Agent:
             try:
                 if not await self._engine.healthy(HEALTH_TIMEOUT_S):
                     raise EngineError(f"{settings.engine_url}/health does not answer 200")
-                return await self._engine.facts(settings.kv_events, settings.kv_replay, settings.engine)
+                return await self._facts(settings.engine)
             except EngineError as error:
                 if settings.wait_ready_s is not None and time.monotonic() - began_s >= settings.wait_ready_s:
                     log.error(f"no engine after {settings.wait_ready_s} s (--wait-ready): {error}")
@@ -186,6 +193,11 @@ class Agent:
                     log.warning(f"waiting for the engine: {error}")
                     said = True
             await asyncio.sleep(0.25)
+
+    async def _facts(self, kind: str) -> EngineFacts:
+        settings, started = self._settings, self._process
+        untold = started.added.sockets.reached if started is not None and started.added.sockets is not None else None
+        return await self._engine.facts(settings.kv_events, settings.kv_replay, kind, untold)
 
     async def _start_ranks(self, facts: EngineFacts) -> None:
         self._ranks = [
@@ -267,8 +279,7 @@ class Agent:
 
     async def _learn(self, known: EngineFacts) -> EngineFacts:
         try:
-            settings = self._settings
-            facts = await self._engine.facts(settings.kv_events, settings.kv_replay, known.engine)
+            facts = await self._facts(known.engine)
         except EngineError as error:
             log.warning(f"the engine does not say what it serves: {error}")
             return known

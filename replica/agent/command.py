@@ -118,6 +118,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="seconds to wait for the engine's first answer, then give up (exit 1); nothing is registered before it "
         "answers (default: for ever, as 0 and the bare option)",
     )
+    add(
+        "--engine-as-it-is",
+        action="store_true",
+        help="start the ENGINE COMMAND as it is written (default: with the hash algorithm, the event and replay "
+        "sockets and the cached-token figures that it does not set itself)",
+    )
     add("--log-format", choices=["json", "console"], default="json", help="form of log lines (default: %(default)s)")
     add(
         "--log-level",
@@ -129,8 +135,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "engine_command",
         nargs="*",
         metavar="ENGINE COMMAND",
-        help="after --: start the engine with this command, pass SIGTERM on to it, and exit with its status "
-        "(default: the engine runs by itself)",
+        help="after --: start the engine with this command, and with what it lacks, pass signals on to "
+        "it, and exit with its status (default: the engine runs by itself)",
     )
     parser.epilog = f"An engine that runs with --api-key: set {API_KEY_VARIABLE}."
 

@@ -94,13 +94,16 @@ class Engine:
             raise EngineError(f"{self._url}/v1/models is no list of models")
         return found
 
-    async def facts(self, events: str | None, replay: str | None, kind: str = "auto") -> EngineFacts:
+    async def facts(
+        self, events: str | None, replay: str | None, kind: str = "auto", untold: tuple[str, str] | None = None
+    ) -> EngineFacts:
         """Return all that the engine says of itself.
 
         Args:
             events: Address of rank 0's event socket, where the operator named one; else the engine is asked.
             replay: The same for the replay socket.
             kind: Which engine it is, or `auto`: it shows in its models and metrics.
+            untold: Addresses of both, for an engine that does not say where its sockets are.
 
         Raises:
             EngineError: It did not answer.
@@ -121,6 +124,8 @@ class Engine:
         else:
             about = await self._optional_json("/version")
             sources = await self._optional_json("/kv_event_sources")
+        if untold is not None and not sources:
+            events, replay = events or untold[0], replay or untold[1]
         host = urlsplit(self._url).hostname or "127.0.0.1"
         return EngineFacts(
             engine=kind,

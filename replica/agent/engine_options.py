@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+_SETTING = re.compile(r"^([A-Za-z][\w-]*)[ \t]*:(.*)$", re.M)
 _SUFFIXED = re.compile(r"\d+(\.\d+)?[kKmMgGtT]")  # a number to vLLM: 1k, 80G
 
 
@@ -43,6 +44,35 @@ def json_option(command: Sequence[str], name: str) -> dict[str, Any] | None:
     if not isinstance(result, dict):
         raise ValueError(f"{name} takes a JSON object")
     return result
+
+
+def has_option(command: Sequence[str], *names: str) -> bool:
+    """Tell whether a command has any of these options, whole or key by key."""
+    return any(key == name or key.startswith(f"{name}.") for key in _keys(command) for name in names)
+
+
+def int_option(command: Sequence[str], *names: str) -> int | None:
+    """Return the number that an option has, of several names (one may be short, as `-dp`); None where it has none."""
+    found = None
+    for place, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if (name.replace("_", "-") if name.startswith("--") else name) not in names:
+            continue
+        text = value if equals else command[place + 1] if place + 1 < len(command) else ""
+        found = int(text) if text.isascii() and text.isdigit() else None
+    return found
+
+
+def config_words(text: str) -> list[str]:
+    """Return what an engine's configuration file (`--config`, YAML) sets, as words of a command: its own keys alone."""
+    return [f"--{key}={value.strip()}" for key, value in _SETTING.findall(text)]
+
+
+def _keys(command: Sequence[str]) -> Iterator[str]:
+    for word in command:
+        if word.startswith("--"):
+            stem, dot, keys = word.partition("=")[0].partition(".")
+            yield stem.replace("_", "-") + dot + keys
 
 
 def _options(command: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import shutil
 import signal
+import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from replica.agent import engine_sockets
+from replica.agent.engine_flags import Addition, additions
+from replica.agent.engine_options import config_words, text_option
 from replica.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that mean the engine alone. SIGTERM and SIGINT end it, in order."""
+MAX_CONFIG_BYTES = 1 << 20
 
 OWN_VARIABLES = "WARMROUTE_AGENT_"
 """The agent's environment holds Redis' password and the secret of leases: none of the engine's business."""
@@ -19,26 +32,54 @@ class EngineProcess:
 
     Args:
         process: What was started.
+        added: What its command was given beside its own words.
+        folder: Of its sockets; it goes with it.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, added: Addition, folder: Path) -> None:
         self._process = process
+        self._folder = folder
+        self.added = added
 
     @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str] = os.environ) -> EngineProcess:
+    async def start(
+        cls,
+        command: Sequence[str],
+        environment: Mapping[str, str] = os.environ,
+        *,
+        as_it_is: bool = False,
+        events: str | None = None,
+        replay: str | None = None,
+    ) -> EngineProcess:
         """Start the command; what it writes goes where the agent's own output goes.
+
+        Args:
+            as_it_is: Add nothing to it.
+            events, replay: Where it is to publish, as the operator says; None: somewhere free.
 
         Raises:
             UsageError: It can't be started.
         """
+        folder = Path(tempfile.mkdtemp(prefix="warmroute-kv-"))
+        try:
+            added = Addition() if as_it_is else _added(command, folder, events, replay)
+            if added.words:
+                log.info("the engine's command lacks what routers need: added", extra={"words": " ".join(added.words)})
+            process = await cls._started([*command, *added.words], environment)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return cls(process, added, folder)
+
+    @staticmethod
+    async def _started(command: Sequence[str], environment: Mapping[str, str]) -> Process:
         own = {name: value for name, value in environment.items() if not name.startswith(OWN_VARIABLES)}
         try:
             # A session of its own: a terminal's Ctrl-C reaches the agent alone, which passes it on in order.
-            process = await asyncio.create_subprocess_exec(*command, env=own, start_new_session=True)
+            return await asyncio.create_subprocess_exec(*command, env=own, start_new_session=True)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is no command"
             raise UsageError([f"engine command: can't start {command[0]!r} ({reason})"]) from error
-        return cls(process)
 
     def tell(self, number: int) -> None:
         """Pass a signal on, if it still runs."""
@@ -48,4 +89,18 @@ class EngineProcess:
     async def ended(self) -> int:
         """Wait for its end; return its status, 128 + N where signal N ended it, as shells do."""
         status = await self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
         return status if status >= 0 else 128 - status
+
+
+def _added(command: Sequence[str], folder: Path, events: str | None, replay: str | None) -> Addition:
+    said = [*command]
+    config = text_option(command, "--config")
+    try:
+        if config is not None:
+            with Path(config).open(errors="replace") as file:
+                said += config_words(file.read(MAX_CONFIG_BYTES))
+        return additions(said, lambda ranks: engine_sockets.choose(ranks, folder, events, replay))
+    except OSError as error:
+        log.warning(f"nothing is added to the engine's command: {error}")
+        return Addition()

@@ -37,6 +37,7 @@ class AgentSettings:
     Attributes:
         engine: A name of `replica.agent.adapters`, or `auto`.
         engine_command: Starts the engine under the agent; empty where it runs by itself.
+        engine_as_it_is: Whether nothing is added to that command.
         drain_s: Longest wait for requests in flight when it ends, seconds.
         state_dir: Where the agent keeps its own state; None keeps none.
         wait_ready_s: Longest wait for the engine's first answer; None waits for ever.
@@ -71,6 +72,7 @@ class AgentSettings:
     state_dir: Path | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     publishes_tokenizer: bool = True
+    engine_as_it_is: bool = False
 
 
 def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> AgentSettings:
@@ -141,6 +143,7 @@ def from_args(args: argparse.Namespace, environment: Mapping[str, str] = os.envi
         chat_template=chat_template,
         chat_template_kwargs=variables,
         publishes_tokenizer=publishes,
+        engine_as_it_is=args.engine_as_it_is,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -124,6 +125,86 @@ async def test_a_command_that_cannot_be_started_is_exit_code_2(redis_url: str) -
     code, errors = await run_to_end("--engine-url", "http://127.0.0.1:9", "--redis", redis_url, "--", "/no/such/engine")
     assert (code, errors.count("\n")) == (2, 1)
     assert "/no/such/engine" in errors
+
+
+STAND_IN = """#!{python}
+import json, os, signal, sys
+numbers = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+open(os.environ["TOLD"] + ".draft", "w").write(json.dumps(sys.argv[1:]))
+os.rename(os.environ["TOLD"] + ".draft", os.environ["TOLD"])
+told = set()
+while len(told) < 4:
+    told.add(signal.sigwait(numbers))
+sys.exit(44)
+"""
+
+
+@pytest.fixture
+async def stand_in(redis_url: str, tmp_path: Path, eventually: Any) -> Any:
+    """`agent, words = await stand_in("vllm", "serve", "m")`: an agent that starts a stand-in, and the words it got.
+
+    The stand-in ends by 44 once it got all four signals that mean it alone.
+    """
+    running = []
+
+    async def run(*command: str, own: tuple[str, ...] = ()) -> Any:
+        program = tmp_path / command[0]
+        program.write_text(STAND_IN.format(python=sys.executable))
+        program.chmod(0o755)
+        told = tmp_path / "told"
+        agent = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", "import sys; from router.cli import main; sys.exit(main())", "agent"),
+            *("--engine-url", "http://127.0.0.1:9", *own, "--", str(program), *command[1:]),
+            env={**os.environ, "WARMROUTE_AGENT_REDIS": redis_url, "TOLD": str(told), "TMPDIR": str(tmp_path)},
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        running.append(agent)
+        await eventually(told.exists)
+        return agent, json.loads(told.read_text())
+
+    yield run
+    for agent in running:
+        with contextlib.suppress(ProcessLookupError):
+            agent.terminate()
+        await agent.wait()
+
+
+async def test_an_engine_is_started_with_what_it_lacks(stand_in) -> None:  # type: ignore[no-untyped-def]
+    """Hash algorithm, events, replay and cached tokens behind the operator's own words; the sockets' folder is private,
+    and goes with the engine. Signals that mean the engine alone are passed on, and its status is the agent's."""
+    agent, words = await stand_in("vllm", "serve", "m", "--port", "9")
+    assert words[:4] == ["serve", "m", "--port", "9"]
+    assert words[4:8] == [
+        "--prefix-caching-hash-algo",
+        "sha256_cbor",
+        "--enable-prompt-tokens-details",
+        "--kv-events-config",
+    ]
+    told = json.loads(words[8])
+    folder = Path(told["endpoint"].removeprefix("ipc://")).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert Path(told["replay_endpoint"].removeprefix("ipc://")).parent == folder
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        agent.send_signal(number)
+    async with asyncio.timeout(20):
+        assert await agent.wait() == 44
+    assert not folder.exists()
+
+
+async def test_an_engine_may_be_started_as_it_is(stand_in) -> None:  # type: ignore[no-untyped-def]
+    """By an option; what the agent does not know is left alone in any case."""
+    _, words = await stand_in("vllm", "serve", "m", own=("--engine-as-it-is",))
+    assert words == ["serve", "m"]
+
+
+async def test_an_engine_that_a_signal_ends_has_the_status_that_shells_give(stand_in) -> None:  # type: ignore[no-untyped-def]
+    """SIGTERM ends the stand-in: 128 + 15."""
+    agent, words = await stand_in("start.sh", "m")
+    assert words == ["m"]
+    agent.terminate()
+    async with asyncio.timeout(20):
+        assert await agent.wait() == 143
 
 
 async def test_the_engine_does_not_see_the_agents_secrets(redis_url: str) -> None:
