@@ -25,7 +25,7 @@ PARTS = 3
 def nodes(node_class: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     """Three primaries, each with a third of the slots, and a router's user on each."""
     folder = tmp_path_factory.mktemp("load-cluster")
-    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1500")
+    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
     started = [node_class(folder / f"c{number}", *options) for number in range(PARTS)]
     for number, node in enumerate(started):
         first, last = number * SLOTS // PARTS, (number + 1) * SLOTS // PARTS - 1
