@@ -33,7 +33,7 @@ LOAD_S = 0.4
 SCRAPE_TIMEOUT_S = 1.0
 HEALTH_S, HEALTH_TIMEOUT_S = 2.0, 3.0
 FAILURES_UNTIL_GONE = 3
-FACTS_S = 4.0
+FACTS_S = 3.0
 CLOSE_S = 2.0
 
 
@@ -51,6 +51,8 @@ class Agent:
         self._signal = signal.SIGTERM
         self._process: EngineProcess | None = None
         self._process_told = False
+        self._failures = 0
+        self._health_due_s = self._facts_due_s = 0.0
 
     async def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until the engine that it started ends; return the exit code.
@@ -223,32 +225,46 @@ class Agent:
         self._ranks = []
 
     async def _watch(self, facts: EngineFacts) -> None:
-        """Follow the engine: its load, its health, what it serves."""
-        failures = 0
-        health_due_s = facts_due_s = 0.0
-        while True:
-            began_s = time.monotonic()
-            loads = await self._scrape_on_time()
-            if self._idle is not None:
-                self._idle.saw(loads, began_s)
-            self._set_draining()
-            for rank in self._ranks:
-                rank.sink.report_load(_of_rank(loads, rank.rank, len(self._ranks)))
-                self._texts.look(facts.models, self._lives())
-                for error in rank.failures():
-                    raise error
-            if loads is None or not self._engine_up or began_s >= health_due_s:
-                health_due_s = began_s + HEALTH_S
-                failures = 0 if await self._engine.healthy(HEALTH_TIMEOUT_S) else failures + 1
-                if failures >= FAILURES_UNTIL_GONE and self._engine_up:
-                    self._engine_up = False
-                    log.error(f"the engine at {self._settings.engine_url} is gone; looking for it until it is back")
-                    for rank in self._ranks:
-                        rank.engine_gone()
-            if failures == 0 and (began_s >= facts_due_s or not self._engine_up):
-                facts_due_s = began_s + FACTS_S
-                facts = await self._learn(facts)
-            await asyncio.sleep(max(0.0, LOAD_S - (time.monotonic() - began_s)))
+        """Follow the engine: its load, and beside that its health and what it serves, so that neither holds it up."""
+        self._known = facts
+        looking: asyncio.Task[None] | None = None
+        try:
+            while True:
+                began_s = time.monotonic()
+                loads = await self._scrape_on_time()
+                if self._idle is not None:
+                    self._idle.saw(loads, began_s)
+                self._set_draining()
+                for rank in self._ranks:
+                    rank.sink.report_load(_of_rank(loads, rank.rank, len(self._ranks)))
+                    self._texts.look(self._known.models, self._lives())
+                    for error in rank.failures():
+                        raise error
+                if looking is not None and looking.done():
+                    await looking
+                    looking = None
+                if looking is None:
+                    looking = asyncio.create_task(self._look(is_loaded=loads is not None))
+                await asyncio.sleep(max(0.0, LOAD_S - (time.monotonic() - began_s)))
+        finally:
+            if looking is not None:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+
+    async def _look(self, *, is_loaded: bool) -> None:
+        """Ask whether the engine is alive and what it serves, where that is due."""
+        now_s = time.monotonic()
+        if not is_loaded or not self._engine_up or now_s >= self._health_due_s:
+            self._health_due_s = now_s + HEALTH_S
+            self._failures = 0 if await self._engine.healthy(HEALTH_TIMEOUT_S) else self._failures + 1
+            if self._failures >= FAILURES_UNTIL_GONE and self._engine_up:
+                self._engine_up = False
+                log.error(f"the engine at {self._settings.engine_url} is gone; looking for it until it is back")
+                for rank in self._ranks:
+                    rank.engine_gone()
+        if self._failures == 0 and (now_s >= self._facts_due_s or not self._engine_up):
+            self._facts_due_s = now_s + FACTS_S
+            self._known = await self._learn(self._known)
 
     def _lives(self) -> tuple[int, ...]:
         """What changes with each new life of the engine's caches; with a loss in Redis too."""

@@ -105,6 +105,37 @@ async def test_an_engine_under_its_agent_ends_with_it(agent_of_engine, mirror) -
             await session.get(url + "/health")
 
 
+async def test_an_engine_is_told_to_stop_once_its_lease_is_gone(agent_of_engine, mirror, eventually) -> None:  # type: ignore[no-untyped-def]
+    """SIGTERM while a request runs: it is answered whole, and where the engine is found gone, its lease went before."""
+    one = await agent_of_engine("--decode-step-s", "0.025")
+    url = one.ready["http"]
+    await ready_agent(one)
+    lease = mirror.keys.lease("r0/0")
+    body = {"model": "tiny", "prompt": list(range(64)), "max_tokens": 60, "ignore_eos": True}
+    async with aiohttp.ClientSession() as session:
+
+        async def ask() -> int:
+            async with session.post(url + "/v1/completions", json=body) as got:
+                await got.read()
+                return got.status
+
+        asked = asyncio.create_task(ask())
+        await eventually(lambda: (getattr(mirror.messages("r0/0")[-1], "running", 0) or 0) > 0)
+        one.process.terminate()
+        looks = 0
+        while True:
+            try:
+                async with session.get(url + "/health"):
+                    looks += 1
+            except aiohttp.ClientError:
+                break
+        assert not mirror.client.exists(lease)
+        assert looks > 0
+        assert await asked == 200
+    async with asyncio.timeout(20):
+        assert await one.process.wait() == 0
+
+
 async def test_an_agent_ends_with_the_status_of_its_engine(agent_of_engine, mirror) -> None:  # type: ignore[no-untyped-def]
     """The engine dies by itself: the lease goes, and the agent's exit code is the engine's."""
     one = await agent_of_engine("--fault", "die_after_tokens=1")

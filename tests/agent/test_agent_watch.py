@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,7 +13,7 @@ from aiohttp import web
 
 from router.kv import registration
 from router.kv.registration import RegisteredModel
-from router.kv.wire import Heartbeat
+from router.kv.wire import Heartbeat, decode
 
 UNIT = "r0/0"
 LOAD = "vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
@@ -24,15 +25,15 @@ class Stub:
     def __init__(self) -> None:
         self.models: list[dict[str, Any]] = [{"id": "tiny", "root": "/m/tiny", "parent": None}]
         self.metrics = LOAD
-        self.hangs = False
+        self.hanging: set[str] = set()
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.Response:
+        if request.path in self.hanging:
+            await asyncio.sleep(60)
         if request.path == "/v1/models":
             return web.json_response({"data": self.models})
         if request.path == "/metrics":
-            if self.hangs:
-                await asyncio.sleep(60)
             return web.Response(text=self.metrics)
         return web.Response(status=200 if request.path == "/health" else 404)
 
@@ -68,22 +69,44 @@ async def test_a_new_adapter_and_another_length_are_told_within_5_s(stub: Stub, 
     stub.models[0]["max_model_len"] = 4096
     stub.models.append({"id": "sql", "root": "/loras/sql", "parent": "tiny"})
     expected = [RegisteredModel("tiny", "/m/tiny", None, 4096), RegisteredModel("sql", "/loras/sql", "tiny")]
-    await eventually(lambda: models(mirror) == expected, timeout_s=5.5)
+    await eventually(lambda: models(mirror) == expected, timeout_s=5.0)
     stub.models.pop()
-    await eventually(lambda: models(mirror) == expected[:1], timeout_s=5.5)
+    await eventually(lambda: models(mirror) == expected[:1], timeout_s=5.0)
 
 
 async def test_a_scrape_that_hangs_is_unknown_and_the_unit_beats_on(stub: Stub, mirror: Any, eventually: Any) -> None:
     """Heartbeats go on at least twice a second; within two their load is unknown, never idle; and known again after."""
     await eventually(lambda: any(beat.running == 3 for beat in beats(mirror)))
-    stub.hangs = True
+    stub.hanging = {"/metrics"}
     began_s, before = time.monotonic(), len(beats(mirror))
     await eventually(lambda: beats(mirror)[-1].running is None)
     await eventually(lambda: len(beats(mirror)) >= before + 8)
     assert time.monotonic() - began_s < 6
     assert {(beat.running, beat.waiting) for beat in beats(mirror)} == {(3, 2), (None, None)}
-    stub.hangs = False
+    stub.hanging = set()
     await eventually(lambda: beats(mirror)[-1].running == 3)
+
+
+@pytest.mark.parametrize("hanging", [["/v1/models"], ["/version"], ["/metrics", "/health", "/v1/models"]])
+async def test_no_path_that_hangs_holds_up_a_heartbeat(
+    hanging: list[str], stub: Stub, mirror: Any, eventually: Any
+) -> None:
+    """What the engine serves, and whether it is alive, is asked beside its load, which is told twice a second."""
+    await eventually(lambda: any(beat.running == 3 for beat in beats(mirror)))
+    stub.hanging = set(hanging)
+    stub.metrics = LOAD.replace("running 3", "running 5")
+    told = None if "/metrics" in hanging else 5
+    await eventually(lambda: beats(mirror)[-1].running == told)
+    entries = mirror.client.xrange
+    seen = len(beats(mirror))
+    await eventually(lambda: len(beats(mirror)) >= seen + 12)
+    at_s = [
+        int(entry.split(b"-")[0]) / 1000
+        for entry, fields in entries(mirror.keys.stream_of(UNIT))
+        if isinstance(decode(fields[b"d"]), Heartbeat)
+    ][seen:]
+    assert max(later - earlier for earlier, later in itertools.pairwise(at_s)) < 2.0
+    assert beats(mirror)[-1].running == told
 
 
 async def test_a_scrape_that_fails_is_unknown(stub: Stub, mirror: Any, eventually: Any) -> None:

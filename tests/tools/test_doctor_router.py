@@ -59,7 +59,7 @@ def wrong(checks: dict[str, Any]) -> list[str]:
 
 
 def settled(look: Callable[[], tuple[int, dict[str, Any]]], *expected: str) -> dict[str, Any]:
-    """Look until just these are wrong; return the checks. On a busy machine engines and agents may answer late at first."""
+    """Look until just these are wrong; return the checks. On a busy machine engines and agents may be late."""
     deadline = time.monotonic() + 60
     while True:
         code, checks = look()
