@@ -94,6 +94,11 @@ class Line:
         self.engine = f"http://127.0.0.1:{port}"
         agent = ["--engine-url", self.engine, "--redis", self._redis_url, "--replica-id", plan.name, *seed]
         if plan.by_agent:
+            # What it lacks, its agent adds.
+            place = command.index("--kv-events-config")
+            del command[place : place + 2]
+            command.remove("--enable-prompt-tokens-details")
+            agent += ["--kv-events", f"tcp://127.0.0.1:{events}"]
             under = [sys.executable, "-m", "router.cli", "agent", *agent, "--", *command]
             self._starting = Child("engine under its agent", under, self._folder, environment)
             served = {"name": MODEL}

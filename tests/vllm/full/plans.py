@@ -88,8 +88,9 @@ class Plan:
         sends: Which requests it gets.
         model: What model and tokenizer it serves.
         options: Further options of the engine's command.
-        by_agent: Whether the agent starts the engine, and the router has its tokenizer, template and variables from
-            that agent alone; else the agent attaches to it, and the router's configuration has them.
+        by_agent: Whether the agent starts the engine, with flags that it adds itself, and the router has its tokenizer,
+            template and variables from that agent alone; else the agent attaches to it, and the router's configuration
+            has them.
         rounds: Requests of each family that it gets.
     """
 
