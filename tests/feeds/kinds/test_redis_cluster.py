@@ -393,31 +393,3 @@ async def test_a_node_that_stays_away_empties_nobodys_fleet(
     await eventually(lambda: router.fleet.replicas[name].down_reason is None, 30.0)
     await eventually(lambda: all(unit.trust == "exact" for unit in router.fleet.units.values()), 30.0)
     assert len(router.fleet.replicas) == len(UNITS)
-
-
-async def test_one_node_with_all_slots_gives_no_crossslot(
-    new_node: Callable[..., Any], agents: Any, run_feeds: Any, eventually: Any
-) -> None:
-    """Even where all lanes lie on one node, no command reads several slots, which a Cluster refuses.
-
-    All nodes that hang are a lost Redis: that is noticed, nobody leaves, and all goes on afterwards.
-    """
-    node = new_node(*OPTIONS)
-    node.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS - 1)
-    with pytest.raises(redis.exceptions.ResponseError, match="hash to the same slot"):
-        node.client.execute_command("XREAD", "STREAMS", Keys().stream(0), Keys().stream(1), "0", "0")
-    await eventually(lambda: _info(node)["cluster_state"] == "ok", 30.0)
-    url = f"redis+cluster://127.0.0.1:{node.port}"
-    writing = await agents(url, UNITS)
-    for one in writing:
-        one.store(*range(40))
-    router = run_feeds(redis=url)
-    await agree(router, writing, eventually)
-    assert router.value("warmroute_feed_losses_total") == 0
-    with node.hung():
-        await eventually(lambda: not router.feeds.redis.connected, 40.0)
-        assert len(router.fleet.replicas) == len(UNITS)
-    for one in writing:
-        one.store(1_000)
-    await agree(router, writing, eventually)
-    assert router.value("warmroute_feed_losses_total") == 1
