@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos loadtest bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting bench-picker bench-index docs lock clean
+.PHONY: help demo test test-vllm test-vllm-full lint types contracts unit unit-pure native chaos loadtest soak calibrate test-gpu bench-start bench-prompt bench-proxy bench-decisions bench-stall bench-agent bench-redis bench-leaving bench-accepting bench-picker bench-index docs lock clean
 
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | sed 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,15 @@ loadtest: $(VENV)/.test ## load on a local fleet under every policy, with a repo
 .PHONY: bench-generator
 bench-generator: $(VENV)/.test ## what a process of the load generators sends on a core, and whether its percentiles are true (its limits fail it)
 	@$(BIN)/python -m loadtest.bench.generator $(ARGS)
+
+soak: $(VENV)/.test ## churn under traffic for an hour (ARGS="--minutes 10": short): replicas, routers, Redis, clients; leaks, lost requests, hit rate
+	@exec $(BIN)/python -m router.tools.soak $(ARGS)
+
+calibrate: $(VENV)/.test ## the latency model of a running engine, for the simulators: ARGS="http://engine:8000 --model NAME"
+	@exec $(BIN)/python -m loadtest.calibrate $(ARGS)
+
+test-gpu: $(VENV)/.test ## cost against round robin over real engines on a GPU, and their latency model; skips where there is none
+	@exec $(BIN)/python -m router.tools.gpu $(ARGS)
 
 bench-start: $(VENV)/.test ## how long a router that starts reads 100 replicas of 50,000 blocks, and its memory (limit: 15 s)
 	@exec $(BIN)/python -m router.tools.bench_start $(ARGS)

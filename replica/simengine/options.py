@@ -80,6 +80,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="virtual seconds a step takes beside its prompt tokens (default 0.025)",
     )
     add(
+        "--decode-request-s",
+        type=_seconds,
+        default=0.0,
+        metavar="Y",
+        help="virtual seconds that each request beside the first adds to a step (default 0)",
+    )
+    add(
         "--hash-algo",
         choices=ALGORITHMS,
         default="sha256",
@@ -196,7 +203,7 @@ def settings_of(args: argparse.Namespace, text: Text) -> Settings:
             max_model_len=args.max_model_len or min(text.model_len or _DEFAULT_MODEL_LEN, room),
             prefix_caching=not args.no_prefix_caching,
         ),
-        timing=Timing(args.prefill_tokens_per_s, args.decode_step_s),
+        timing=Timing(args.prefill_tokens_per_s, args.decode_step_s, args.decode_request_s),
         block_size=args.block_size,
         algorithm=args.hash_algo,
         seed=args.seed,

@@ -55,6 +55,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--decode-step-s", type=float, default=0.025, metavar="Y", help="seconds a token of an answer (default: 0.025)")
     add(
+        "--decode-request-s",
+        type=float,
+        default=0.0,
+        metavar="Y",
+        help="seconds that each request beside the first adds to a step of a batched engine (default: 0)",
+    )
+    add(
         "--policy",
         default="",
         metavar="NAME[,NAME...]",

@@ -20,18 +20,24 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """`run(test=..., vllm=..., browser=..., ops=...)`: the script beside a Makefile with these recipes, with stand-ins
-    for Chromium and promtool on PATH unless `tools` is False; `make test` may take 3 s."""
+    """`run(test=..., vllm=..., browser=..., ops=..., soak=...)`: the script beside a Makefile with these recipes, with
+    stand-ins for Chromium and promtool on PATH unless `tools` is False; `make test` may take 3 s."""
 
     def finished(
-        test: str = FINE, vllm: str = FINE, browser: str = FINE, ops: str = FINE, *, tools: bool = True
+        test: str = FINE,
+        vllm: str = FINE,
+        browser: str = FINE,
+        ops: str = FINE,
+        soak: str = FINE,
+        *,
+        tools: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / ".ci" / "run"
         script.parent.mkdir()
         text = SCRIPT.read_text(encoding="utf-8")
-        assert "TEST_MINUTES=20" in text
-        script.write_text(text.replace("TEST_MINUTES=20", "TEST_MINUTES=0.05"), encoding="utf-8")
-        recipes = {"test": test, "test-vllm": vllm, "test-browser": browser, "test-ops": ops}
+        assert "TEST_MINUTES=18" in text
+        script.write_text(text.replace("TEST_MINUTES=18", "TEST_MINUTES=0.05"), encoding="utf-8")
+        recipes = {"test": test, "test-vllm": vllm, "test-browser": browser, "test-ops": ops, "soak": soak}
         makefile = "".join(f"{name}:\n{recipe}" for name, recipe in recipes.items())
         (tmp_path / "Makefile").write_text(makefile, encoding="utf-8")
         # Not as a child of another make, whose jobserver this one must not look for.
@@ -58,17 +64,17 @@ def test_all_commands_run(run: Run) -> None:
     """All test commands run, with an empty standard input, and the script says how long each took."""
     done = run()
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("it ran") == 4
-    for command in ("test", "test-vllm", "test-browser", "test-ops"):
+    assert done.stdout.count("it ran") == 5
+    for command in ("test", "test-vllm", "test-browser", "test-ops", "soak"):
         assert f"make {command} passed in" in done.stdout
 
 
-@pytest.mark.parametrize("which", ["test", "vllm", "browser", "ops"])
+@pytest.mark.parametrize("which", ["test", "vllm", "browser", "ops", "soak"])
 def test_failure_fails(run: Run, which: str) -> None:
     """A failing command fails the whole, and the others run all the same."""
     done = run(**{which: "\t@exit 3\n"})
     assert done.returncode == 1
-    assert done.stdout.count("it ran") == 3
+    assert done.stdout.count("it ran") == 4
 
 
 def test_what_needs_a_tool_that_cannot_be_had_is_left_out(run: Run) -> None:
@@ -77,7 +83,7 @@ def test_what_needs_a_tool_that_cannot_be_had_is_left_out(run: Run) -> None:
         pytest.skip("this machine has them")
     done = run(tools=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("it ran") == 2
+    assert done.stdout.count("it ran") == 3
     assert "no chromium: make test-browser is left out" in done.stdout
     assert "no promtool: make test-ops is left out" in done.stdout
 
@@ -85,7 +91,7 @@ def test_what_needs_a_tool_that_cannot_be_had_is_left_out(run: Run) -> None:
 def test_all_of_ci_stays_under_75_minutes() -> None:
     """The limits of all steps together, with five minutes for installing."""
     minutes = [int(found) for found in re.findall(r"_MINUTES=(\d+)", SCRIPT.read_text(encoding="utf-8"))]
-    assert len(minutes) == 4
+    assert len(minutes) == 5
     assert sum(minutes) + 5 <= 75
 
 

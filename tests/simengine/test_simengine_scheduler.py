@@ -238,3 +238,13 @@ def test_a_step_takes_its_base_and_its_prompt_tokens_time() -> None:
         seconds.append(timing.step_s(step))
         scheduler.complete(step, 0.0)
     assert seconds == pytest.approx([0.12, 0.02, 0.02])
+
+
+def test_each_request_beside_the_first_adds_to_a_step() -> None:
+    """Three requests of 10 tokens at 1,000 a second, 0.02 s a step and 0.003 s for each further one."""
+    scheduler = scheduler_of()
+    timing = Timing(prefill_tokens_per_s=1000.0, decode_step_s=0.02, decode_request_s=0.003)
+    for begin in (0, 100, 200):
+        ask(scheduler, list(range(begin, begin + 10)), 2)
+    assert timing.step_s(scheduler.schedule()) == pytest.approx(0.02 + 2 * 0.003 + 0.03)
+    assert timing.decoding_s(1) == 0.02

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from router.telemetry.reuse_ledger import LOSSES
+from tests.vllm.fidelity import ask, one_by_one, reset, simulated_fleet
 
 pytestmark = pytest.mark.vllm
 
@@ -215,6 +216,21 @@ def test_reset_is_forgotten(fleet: Any) -> None:
     fleet.until("the router forgot", lambda: fleet.matched(one.replica, COMPLETIONS, body) == 0)
     two = fleet.ask(COMPLETIONS, body | {"max_tokens": 1})
     assert two.predicted == two.cached == 0
+
+
+def test_simulated_engines_hit_what_real_ones_hit(fleet: Any) -> None:
+    """The same traffic through simulated replicas: request for request the same one, and the same cached tokens.
+
+    More seeds, evictions and requests at once: full/test_real_fidelity.py.
+    """
+    hits = 0
+    with simulated_fleet(num_blocks=2_048, prefill_tokens_per_s=20_000.0, decode_step_s=0.005) as simulated:
+        reset(fleet)
+        for number, asked in enumerate(one_by_one(seed=1, requests=30)):
+            real, same = (ask(each, asked, settle=True) for each in (fleet, simulated))
+            assert same == real, f"request {number}"
+            hits += real.cached_tokens
+    assert hits > 0
 
 
 @pytest.mark.parametrize(

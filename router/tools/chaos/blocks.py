@@ -46,6 +46,7 @@ class Comparison:
 
     async def _once(self, fleet: ChaosFleet, client: aiohttp.ClientSession) -> tuple[int, list[str]]:
         blocks, differences = 0, []
+        names = {f"r{number}" for number in range(len(fleet.engine_urls))}
         for number, url in enumerate(fleet.engine_urls):
             answer = await get_json(client, f"{url}/debug/blocks")
             if not answer:
@@ -62,6 +63,9 @@ class Comparison:
                 differences.append(f"router-{router} is not ready")
             listed = await get_json(client, f"{router_url}/admin/replicas")
             for replica in listed.get("replicas", []):
+                if replica["replica"] not in names:
+                    differences.append(f"router-{router} {replica['replica']}: it has left, and is still listed")
+                    continue
                 differences += [f"router-{router} {replica['replica']}: {text}" for text in _unrest(replica)]
         return blocks, differences
 

@@ -13,9 +13,10 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import aiohttp
 
@@ -55,6 +56,7 @@ class ChaosFleet:
         folder: For configuration and output.
         client: For questions to routers.
         seed: Chooses ports alone.
+        settings: More of every router's configuration.
 
     Attributes:
         engines, agents, routers: By number.
@@ -64,8 +66,15 @@ class ChaosFleet:
     """
 
     def __init__(
-        self, folder: Path, client: aiohttp.ClientSession, seed: int, replicas: int = 4, routers: int = 2
+        self,
+        folder: Path,
+        client: aiohttp.ClientSession,
+        seed: int,
+        replicas: int = 4,
+        routers: int = 2,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
+        self._settings = settings or {}
         self._folder = folder
         self._client = client
         self._rng = random.Random(f"{seed}/ports")
@@ -79,6 +88,7 @@ class ChaosFleet:
         self.frames: dict[str, Relay] = {}
         self.replays: dict[str, Relay] = {}
         self.manglers: dict[str, Mangler] = {}
+        self._configs: dict[int, dict[str, Any]] = {}
         self.engine_urls: list[str] = []
         self.router_urls: list[str] = []
 
@@ -104,6 +114,39 @@ class ChaosFleet:
         for relay in self.links.values():
             relay.port = self.valkeys.port
             relay.end_connections(reset=True)
+
+    async def join(self) -> int:
+        """Start one more replica; return its number once engine and agent are ready."""
+        number = len(self.engines)
+        self._add_engine(number)
+        await self.engines[number].until_ready()
+        await self._add_agent(number)
+        await self.agents[number].until_ready()
+        return number
+
+    async def leave(self) -> None:
+        """End the replica that came last, in order: its agent drains it and says goodbye."""
+        number = len(self.engines) - 1
+        for process in (self.agents[number], self.engines[number]):
+            await process.end()
+            self.outages.end(process.name)
+        self.agents.pop()
+        self.engines.pop()
+        self.engine_urls.pop()
+        for relays, name in ((self.links, f"link-agent-{number}"), (self.frames, f"frames-{number}")):
+            await relays.pop(name).close()
+        await self.replays.pop(f"replay-{number}").close()
+        del self.manglers[f"frames-{number}"]
+
+    def configure(self, number: int, **more: Any) -> None:
+        """Write a router's configuration again, with other values of these keys; it reads the file by itself."""
+        config = self._configs[number] = {**self._configs[number], **more}
+        part = self._config_file(number).with_suffix(".new")
+        part.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+        part.replace(self._config_file(number))
+
+    def _config_file(self, number: int) -> Path:
+        return self._folder / f"router-{number}.yaml"
 
     async def _start(self) -> None:
         replicas, routers = self._counts
@@ -141,7 +184,7 @@ class ChaosFleet:
 
     async def _add_router(self, number: int) -> None:
         port = free_port(self._rng)
-        config = {
+        self._configs[number] = {
             "listen": f"127.0.0.1:{port}",
             "models": [{"name": MODEL, "tokenizer": str(tokenizer_folder()), "block_size": 16}],
             "redis": await self._link(f"link-router-{number}"),
@@ -150,8 +193,8 @@ class ChaosFleet:
             "timeouts": {"drain_s": DRAIN_S},
             "log": {"access": False},
         }
-        path = self._folder / f"router-{number}.yaml"
-        path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+        self.configure(number, **self._settings)
+        path = self._config_file(number)
         url = f"http://127.0.0.1:{port}"
 
         async def takes_traffic() -> bool:

@@ -19,7 +19,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,15 +52,18 @@ class Attempt:
     Attributes:
         began_s: `time.monotonic()`.
         replica: Who answered, once the answer began.
+        request_id: What the router calls it, once the answer began.
         error: What went wrong; empty when it was answered whole.
+        answer: As far as it came.
     """
 
     router: int
     began_s: float
     status: int = 0
     replica: str = ""
+    request_id: str = ""
     error: str = ""
-    text: str = ""
+    answer: StreamedAnswer = field(default_factory=StreamedAnswer)
 
     @property
     def answer_began(self) -> bool:
@@ -89,11 +92,30 @@ class Tally:
     slowest_s: float = 0.0
 
 
+Answered = Callable[[Session, int, Attempt], None]
+Cut = Callable[[Attempt, str], None]
+
+
 class Traffic:
     """A fixed number of users, each with one request at a time, until `stop`."""
 
-    def __init__(self, fleet: ChaosFleet, client: aiohttp.ClientSession, seed: int) -> None:
+    def __init__(
+        self,
+        fleet: ChaosFleet,
+        client: aiohttp.ClientSession,
+        seed: int,
+        on_answered: Answered | None = None,
+        on_cut: Cut | None = None,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            on_answered: Called with the session, the turn's number and the attempt that was answered whole.
+            on_cut: Called with the attempt whose answer somebody's death has cut, and the cause.
+        """
         self.tally = Tally()
+        self._on_answered = on_answered
+        self._on_cut = on_cut
         self._fleet = fleet
         self._client = client
         self._rng = random.Random(f"{seed}/traffic")
@@ -151,20 +173,22 @@ class Traffic:
             leaves = rng.random() < LEAVING_SHARE
             try:
                 async with asyncio.timeout(leaves_s if leaves else None):
-                    text = await self._ask(body, router)
+                    answered = await self._ask(body, router)
             except TimeoutError:
-                text = None
+                answered = None
                 self.tally.left += 1
             finally:
                 self._busy -= 1
                 if not self._busy:
                     self._idle.set()
-            if text is None:
+            if answered is None:
                 return
-            answers.append(text)
+            if self._on_answered is not None:
+                self._on_answered(session, number, answered)
+            answers.append(answered.answer.text)
 
-    async def _ask(self, body: dict[str, Any], router: int) -> str | None:
-        """Send one request, to another router where one is out; return the answer, or None without a whole one."""
+    async def _ask(self, body: dict[str, Any], router: int) -> Attempt | None:
+        """Send one request, to another router where one is out; return what was answered whole, or None."""
         tally, began_s = self.tally, time.monotonic()
         excuse = ""
         while time.monotonic() - began_s < TIMEOUT_S:
@@ -173,7 +197,7 @@ class Traffic:
             if not attempt.error:
                 tally.requests += 1
                 tally.slowest_s = max(tally.slowest_s, time.monotonic() - began_s)
-                return attempt.text
+                return attempt
             router_out = self._fleet.outages.touched(f"router-{attempt.router}", attempt.began_s)
             if router_out and not attempt.answer_began:
                 tally.elsewhere += 1
@@ -185,6 +209,8 @@ class Traffic:
         tally.requests += 1
         if excuse:
             tally.excused[excuse] += 1
+            if self._on_cut is not None:
+                self._on_cut(attempt, excuse)
         else:
             shown = f"router-{attempt.router} {attempt.replica} after {time.monotonic() - began_s:.1f} s"
             kind = "stream" if "stream" in body else "whole"
@@ -209,15 +235,15 @@ class Traffic:
             async with self._client.post(url, data=orjson.dumps(body), headers=headers, timeout=timeout) as response:
                 attempt.status = response.status
                 attempt.replica = response.headers.get(REPLICA_HEADER, "")
+                attempt.request_id = response.headers.get("x-request-id", "")
+                answer = attempt.answer
                 if response.status != 200:
                     attempt.error = f"HTTP {response.status}: {(await response.text())[:300]}"
                 elif "stream" in body:
-                    answer = StreamedAnswer()
                     async for line in response.content:
                         answer.feed(line)
-                    attempt.text = answer.text
                     attempt.error = answer.error or ("" if answer.done else "the stream ended early")
-                else:
-                    attempt.text = orjson.loads(await response.read())["choices"][0]["message"]["content"]
+                elif not answer.take_whole(await response.read()):
+                    attempt.error = "the answer is not JSON"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             attempt.error = f"{type(error).__name__}: {error}"

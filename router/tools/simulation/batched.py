@@ -88,7 +88,7 @@ class BatchedEngine:
         self._timeline = timeline
         self._listener = listener
         self._block_tokens = shape.block_tokens
-        self._timing = Timing(shape.prefill_tokens_per_s, shape.decode_step_s)
+        self._timing = Timing(shape.prefill_tokens_per_s, shape.decode_step_s, shape.decode_request_s)
         limits = Limits(
             num_blocks=shape.num_blocks + 1,  # one is a placeholder
             max_num_seqs=shape.max_running,
@@ -203,7 +203,8 @@ class BatchedEngine:
 
     def _run_steadily(self, run: SteadyRun) -> None:
         """Take steps that only decode as one, until a request comes."""
-        self._run = _Run(run, self._timeline.now_s, self._timing.decode_step_s)
+        step_s = self._timing.decoding_s(len(self._scheduler.running))
+        self._run = _Run(run, self._timeline.now_s, step_s)
         self._plan_run(self._run)
 
     def _plan_run(self, run: _Run) -> None:

@@ -20,6 +20,7 @@ class EngineShape:
         decode_step_s: Seconds between two tokens of an answer, 0 or more.
         max_running: Requests that it runs at once (batched engines).
         step_tokens: Tokens that it computes in a step at most (batched engines).
+        decode_request_s: Seconds that each request beside the first adds to a step, 0 or more (batched engines).
     """
 
     num_blocks: int
@@ -28,6 +29,7 @@ class EngineShape:
     decode_step_s: float = 0.025
     max_running: int = 256
     step_tokens: int = 8_192
+    decode_request_s: float = 0.0
 
 
 class Listener(Protocol):

@@ -51,6 +51,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "blocks": (1, 10**8),
     "block_tokens": (1, 10**6),
     "decode_step_s": (0, 60),
+    "decode_request_s": (0, 60),
     "speed": (1e-6, 1e6),
     "spread_s": (0, 3_600),
     "routers": (1, 64),
@@ -108,7 +109,13 @@ def check(args: argparse.Namespace, scenario: Scenario | None) -> Plan:
     if problems or placement is None:
         raise ConfigurationError(problems)
     shapes = [
-        EngineShape(args.blocks, args.block_tokens, speeds[replica % len(speeds)], args.decode_step_s)
+        EngineShape(
+            args.blocks,
+            args.block_tokens,
+            speeds[replica % len(speeds)],
+            args.decode_step_s,
+            decode_request_s=args.decode_request_s,
+        )
         for replica in range(args.replicas)
     ]
     own = set(POLICIES)

@@ -153,7 +153,7 @@ def _everything(monkeypatch, seed: int, *, steadily: bool) -> tuple[list, list]:
     heard.removed = lambda replica, blocks: told.append((timeline.now_s, "removed", *blocks))
     if not steadily:
         monkeypatch.setattr(Scheduler, "steady_run", lambda scheduler: None)
-    engine = BatchedEngine(0, EngineShape(40, 16, max_running=5), timeline, heard)
+    engine = BatchedEngine(0, EngineShape(40, 16, max_running=5, decode_request_s=0.001), timeline, heard)
     jobs = []
     for number in range(60):
         kind, blocks = rng.randrange(6), rng.randint(1, 12)
