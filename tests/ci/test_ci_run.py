@@ -65,7 +65,7 @@ def test_all_commands_run(run: Run) -> None:
     done = run()
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("it ran") == 5
-    for command in ("test", "test-vllm", "test-browser", "test-ops", "soak"):
+    for command in ("test", "test-vllm", "test-browser", "test-ops", "soak ARGS=--minutes 10"):
         assert f"make {command} passed in" in done.stdout
 
 

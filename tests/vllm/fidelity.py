@@ -67,7 +67,8 @@ def _requests(session: Session, maker: TextMaker, rng: random.Random) -> list[As
     answers = [maker.make(turn.answer_tokens, rng) for turn in session.turns]
     before = answers if session.remembers else []
     return [
-        Asked(tuple(session.messages(number, before)), turn.answer_tokens) for number, turn in enumerate(session.turns)
+        Asked(tuple(session.messages(number, before[:number])), turn.answer_tokens)
+        for number, turn in enumerate(session.turns)
     ]
 
 
