@@ -93,7 +93,7 @@ class Churn:
         self.problems += await read_slowly(self._fleet.router_urls)
 
     async def _clients_left(self, event: Event) -> None:
-        await leave(self._client, self._fleet.router_urls, self._rng)
+        self.problems += await leave(self._client, self._fleet.router_urls, self._rng)
 
     async def _weights_reloaded(self, event: Event) -> None:
         for number in range(len(self._fleet.routers)):

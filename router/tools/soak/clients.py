@@ -21,6 +21,7 @@ READ_BYTES, READ_EACH_S = 4_096, 0.2
 LEAVES_S = (0.0, 0.5)
 TIMEOUT_S = 180.0
 PATH = "/v1/chat/completions"
+HEADERS = {"content-type": "application/json"}
 
 
 async def read_slowly(urls: list[str]) -> list[str]:
@@ -32,25 +33,31 @@ async def read_slowly(urls: list[str]) -> list[str]:
     return [f"slow client: {problem}" for problem in problems if problem]
 
 
-async def leave(client: aiohttp.ClientSession, urls: list[str], rng: random.Random) -> None:
-    """Begin `LEAVING` requests, streams and others, and leave them in the middle."""
+async def leave(client: aiohttp.ClientSession, urls: list[str], rng: random.Random) -> list[str]:
+    """Begin `LEAVING` requests, streams and others, and leave them in the middle; return what was refused, in words."""
+    refused: list[str] = []
 
     async def begin(number: int, after_s: float) -> None:
         try:
             async with asyncio.timeout(after_s):
                 body = _body(number, stream=number % 2 == 0)
-                async with client.post(urls[number % len(urls)] + PATH, data=orjson.dumps(body)) as response:
+                async with client.post(
+                    urls[number % len(urls)] + PATH, data=orjson.dumps(body), headers=HEADERS
+                ) as response:
+                    if response.status != 200:
+                        refused.append(f"leaving client: HTTP {response.status}: {(await response.text())[:300]}")
                     await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError):
             pass  # it has left, or there was nobody to leave
 
     await asyncio.gather(*(begin(number, rng.uniform(*LEAVES_S)) for number in range(LEAVING)))
+    return refused
 
 
 async def _read(client: aiohttp.ClientSession, url: str, number: int) -> str:
     answer = StreamedAnswer()
     try:
-        async with client.post(url + PATH, data=orjson.dumps(_body(number, stream=True))) as response:
+        async with client.post(url + PATH, data=orjson.dumps(_body(number, stream=True)), headers=HEADERS) as response:
             if response.status != 200:
                 return f"HTTP {response.status}: {(await response.text())[:300]}"
             rest = b""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -18,7 +20,9 @@ async def server() -> AsyncIterator[tuple[str, dict[str, bytes | int]]]:
     """A server that answers each request with `told["body"]` and `told["status"]`."""
     told: dict[str, bytes | int] = {"body": WHOLE, "status": 200}
 
-    async def answer(_: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
+        if request.content_type != "application/json":
+            return web.Response(status=400, text="not JSON")
         body, status = told["body"], told["status"]
         assert isinstance(body, bytes)
         assert isinstance(status, int)
@@ -56,6 +60,20 @@ async def test_what_is_not_whole_is_told(
     told |= {"body": body, "status": status}
     found = await clients.read_slowly([url])
     assert found == ([f"slow client: {problem}"] * clients.SLOW if problem else [])
+
+
+async def test_clients_leave_what_they_began(
+    server: tuple[str, dict[str, bytes | int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is refused before, tells it."""
+    monkeypatch.setattr(clients, "LEAVES_S", (30.0, 30.0))
+    url, told = server
+    async with aiohttp.ClientSession() as client:
+        assert await clients.leave(client, [url], random.Random(1)) == []
+        told |= {"body": b"busy", "status": 503}
+        assert (
+            await clients.leave(client, [url], random.Random(1)) == ["leaving client: HTTP 503: busy"] * clients.LEAVING
+        )
 
 
 def test_too_short_a_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
