@@ -15,7 +15,7 @@ from router.tools.chaos.fleet import ChaosFleet
 from router.tools.processes import StartError
 from router.tools.scratch import Scratch
 from router.tools.soak.plan import REPLICAS, ROUTERS
-from router.tools.soak.run import Soak
+from router.tools.soak.run import SLOT_S, Soak
 
 SHOWN = 20
 LEAST_MINUTES = 1.0
@@ -27,13 +27,13 @@ SMALL_MEMORIES = {
 
 
 async def _main(args: argparse.Namespace, folder: Path) -> int:
-    _say(f"seed {args.seed}: replay with --seed {args.seed} --minutes {args.minutes:g}")
+    _say(f"seed {args.seed}: replay with --seed {args.seed} --minutes {args.minutes:g} --slot-s {args.slot_s:g}")
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3)
     async with (
         aiohttp.ClientSession(connector=connector) as client,
         ChaosFleet(folder, client, args.seed, REPLICAS, ROUTERS, SMALL_MEMORIES) as fleet,
     ):
-        soak = Soak(fleet, client, args.seed, _say)
+        soak = Soak(fleet, client, args.seed, _say, args.slot_s)
         await soak.run(args.minutes)
         problems, result = soak.problems(), soak.result()
     for text in problems[:SHOWN]:
@@ -55,6 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make soak", description="Churn under traffic, and what is left of it.")
     add = parser.add_argument
     add("--minutes", type=float, default=60.0, help="how long (default 60; from 10 on every kind of event comes)")
+    add("--slot-s", type=float, default=SLOT_S, help=f"seconds from one event to the next (default {SLOT_S:g})")
     add("--seed", type=int, help="chooses events and traffic (default: a fresh one, which is printed)")
     add("--logs", type=Path, help="folder for what every process writes (default: a temporary one)")
     add("--out", type=Path, metavar="FILE", help="write the result's JSON here too")

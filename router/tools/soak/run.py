@@ -22,7 +22,7 @@ from router.tools.soak.looks import Looks
 from router.tools.soak.plan import Event, Kind, plan
 
 SLOT_S = 35.0
-"""From one event to the next, where the hit rate is back by then."""
+"""From one event to the next, where the hit rate is back by then: 10 minutes have room for every kind."""
 EVENTS_A_LOOK = 3
 WARM_TURNS = 100
 """Later turns of chats before anything is measured: caches fill, and hash schemes are proven."""
@@ -54,8 +54,14 @@ class Soak:
     """One run."""
 
     def __init__(
-        self, fleet: ChaosFleet, client: aiohttp.ClientSession, seed: int, say: Callable[[str], None] = print
+        self,
+        fleet: ChaosFleet,
+        client: aiohttp.ClientSession,
+        seed: int,
+        say: Callable[[str], None],
+        slot_s: float = SLOT_S,
     ) -> None:
+        self._slot_s = slot_s
         self._fleet = fleet
         self._client = client
         self._seed = seed
@@ -81,7 +87,7 @@ class Soak:
                 gone_s = time.monotonic() - began_s
                 if gone_s > 60 * minutes and (number >= len(Kind) or gone_s > 90 * minutes):
                     break
-                slot_ends_s = time.monotonic() + SLOT_S
+                slot_ends_s = time.monotonic() + self._slot_s
                 await self._event(event)
                 if (number + 1) % EVENTS_A_LOOK == 0:
                     await self._look()
