@@ -18,11 +18,13 @@ from types import FrameType
 from typing import Any
 
 from loadtest.calibrate.__main__ import calibrate, options, show
-from loadtest.driver.driver import Sending
+from loadtest.driver.holding import Sending
 from loadtest.driver.records import Record
+from loadtest.workloads.callers import Callers
+from loadtest.workloads.traffic import Traffic
 from router.tools.gpu.engines import MODEL, STEP_TOKENS, Device, Machine
 from router.tools.gpu.fleet import EngineFleet
-from router.tools.load.plan import Traffic, send
+from router.tools.load.sending import send
 from router.tools.processes import StartError
 from router.tools.scratch import Scratch
 
@@ -84,12 +86,12 @@ def _run(device: Device, args: argparse.Namespace, folder: Path) -> dict[str, An
         model, errors = asyncio.run(calibrate(asked))
         show(model, errors)
         traffic = Traffic(args.workload, seed, args.rate_scale)
-        sending = Sending(MODEL, time_scale=device.time_scale)
+        sending = Sending(Callers((MODEL,)), time_scale=device.time_scale)
         rows = []
         for policy in POLICIES:
             lanes = traffic.lanes(fleet.model)
             with fleet.router(policy) as url:
-                records = send(url, sending, traffic.stages, lanes, {}).records
+                records = send(url, sending, traffic.stages, lanes).driver.records
             rows.append(_row(policy, records))
             print(_in_words(rows[-1]), flush=True)
     held_out = {each.name: each.share for each in errors}
