@@ -41,11 +41,12 @@ def test_the_value_of_model_alone_is_written_anew(body: bytes, wanted: bytes | N
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.text(), JSON), st.booleans(), st.integers(0, 5))
+@given(st.dictionaries(st.text(max_size=8), JSON, max_size=6), st.booleans(), st.integers(0, 5))
 def test_any_body_keeps_all_its_other_values(rest: dict[str, Any], escapes: bool, place: int) -> None:
     """What the engine reads is the same but for the model."""
     items = [item for item in rest.items() if item[0] != "model"]
