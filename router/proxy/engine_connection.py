@@ -128,7 +128,7 @@ class EngineConnection(asyncio.Protocol):
             self._begin(sink, bodiless=bodiless)
             self._transport.writelines((head, body))
 
-    def send_whole(self, sink: AnswerSink, request: bytes, *, bodiless: bool = False) -> None:
+    def send_whole(self, sink: AnswerSink, request: bytes, *, bodiless: bool) -> None:
         """Send a short request, head and body, now or at the turn's end; see `send`."""
         self._begin(sink, bodiless=bodiless)
         if self._turn.expecting >= MANY:

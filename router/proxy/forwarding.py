@@ -156,11 +156,11 @@ class Forwarding(Placing):
         self.deadline_s = min(self._total_deadline_s, self._sent_s + self._forwarder.timeouts.first_byte_s)
         authority = authority_of(replica.url)
         whole = engine_request(request, authority) if rank is None and len(request.body) <= JOINED_BYTES else None
+        bodiless = request.method == "HEAD"
         if whole is not None:
-            connection.send_whole(self, whole)
+            connection.send_whole(self, whole, bodiless=bodiless)
         else:
-            head = engine_head(request, authority, rank)
-            connection.send(self, head, request.body, bodiless=request.method == "HEAD")
+            connection.send(self, engine_head(request, authority, rank), request.body, bodiless=bodiless)
 
     # -- AnswerSink ---------------------------------------------------------------------------------------------------
 

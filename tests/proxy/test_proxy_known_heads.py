@@ -143,3 +143,18 @@ async def test_a_head_that_was_known_passes_the_gate_each_time(harness, engine, 
     item.plane.door.gate = None
     assert len(one.asked) == 3
     item.assert_accounted()
+
+
+async def test_head_with_a_body_is_answered_each_time(harness, engine, wire) -> None:
+    """A head that was known says HEAD, too: the answer's length is of a body that never comes."""
+
+    async def behave(asked, writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")
+
+    item = await harness(await engine(behave))
+    client = await item.client()
+    body = wire.chat_body()
+    for _ in range(3):
+        answer = await client.ask(wire.post(body).replace(b"POST", b"HEAD", 1), bodiless=True)
+        assert (answer.status, answer.one("content-length")) == (200, "5")
+    item.assert_accounted()
