@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,21 @@ def test_the_cache_configuration_is_read() -> None:
     assert cache_configs(without)["0"].prefix_caching is False
 
 
+@pytest.mark.parametrize(
+    ("labels", "unit"),
+    [
+        ('hash_block_size="8",prefix_match_unit="None"', 8),
+        ('hash_block_size="None",prefix_match_unit="4"', 4),
+        ('hash_block_size="8",prefix_match_unit="4"', 8),  # what came of what was asked for
+        ('hash_block_size="None",prefix_match_unit="None"', None),
+    ],
+)
+def test_hash_units_finer_than_a_block_are_read(labels: str, unit: int | None) -> None:
+    """The unit that the engine resolved goes before the one it was started with; an older engine has neither."""
+    text = TEXT.replace('block_size="16"', f'block_size="16",{labels}')
+    assert cache_configs(text) == {"0": CacheConfig(16, 512, "sha256_cbor", True, unit)}
+
+
 def test_what_is_not_said_is_none() -> None:
     """An older engine that lacks the labels, or says None, is not guessed for."""
     text = 'vllm:cache_config_info{block_size="None",engine="0"} 1.0\n'
@@ -74,6 +90,7 @@ def test_the_names_are_the_real_engines(golden: Path) -> None:
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert "engine" in named[name]
     labels = {"block_size", "num_gpu_blocks", "prefix_caching_hash_algo", "enable_prefix_caching", "engine"}
+    labels |= {"hash_block_size", "prefix_match_unit"}
     assert labels <= named["vllm:cache_config_info"]
 
 
