@@ -338,6 +338,8 @@ class PrefixIndex:
         held, cpu, disk = self._core.walk(self._groups or (), sampled(hashes), view.sampled_columns)
         if cpu is not None or disk is not None:
             return None
+        if len(hashes) < DENSE_BLOCKS and len(held) == len(view.columns):
+            return held
         blocks = [0] * len(view.columns)
         for place, many in zip(view.sampled, held, strict=True):
             if many < DENSE_BLOCKS:  # nothing is left out between these

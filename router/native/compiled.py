@@ -57,7 +57,6 @@ MODULES = (
     "router.request.token_cache",
     "router.scheduling.affinity",
     "router.scheduling.candidate",
-    "router.scheduling.candidates",
     "router.scheduling.decision",
     "router.scheduling.filters",
     "router.scheduling.pickers",
