@@ -9,11 +9,11 @@ import shutil
 import signal
 import tempfile
 from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from replica.agent import engine_sockets
-from replica.agent.engine_flags import Addition, additions
+from replica.agent.engine_flags import Addition, Sockets, additions
 from replica.agent.engine_options import config_words, text_option
 from replica.errors import UsageError
 
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that mean the engine alone. SIGTERM and SIGINT end it, in order."""
 MAX_CONFIG_BYTES = 1 << 20
+MAX_FOLDER_BYTES = 95
+"""A Unix socket's path has at most 107."""
 
 OWN_VARIABLES = "WARMROUTE_AGENT_"
 """The agent's environment holds Redis' password and the secret of leases: none of the engine's business."""
@@ -33,10 +35,10 @@ class EngineProcess:
     Args:
         process: What was started.
         added: What its command was given beside its own words.
-        folder: Of its sockets; it goes with it.
+        folder: Of its sockets, where it has one; it goes with it.
     """
 
-    def __init__(self, process: Process, added: Addition, folder: Path) -> None:
+    def __init__(self, process: Process, added: Addition, folder: Path | None) -> None:
         self._process = process
         self._folder = folder
         self.added = added
@@ -60,14 +62,20 @@ class EngineProcess:
         Raises:
             UsageError: It can't be started.
         """
-        folder = Path(tempfile.mkdtemp(prefix="warmroute-kv-"))
+        folder: Path | None = None
+
+        def sockets(ranks: int) -> Sockets:
+            nonlocal folder
+            folder = _private_folder() if ranks == 1 and events is None else None
+            return engine_sockets.choose(ranks, folder, events, replay)
+
         try:
-            added = Addition() if as_it_is else _added(command, folder, events, replay)
+            added = Addition() if as_it_is else _added(command, sockets)
             if added.words:
                 log.info("the engine's command lacks what routers need: added", extra={"words": " ".join(added.words)})
             process = await cls._started([*command, *added.words], environment)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             raise
         return cls(process, added, folder)
 
@@ -89,18 +97,35 @@ class EngineProcess:
     async def ended(self) -> int:
         """Wait for its end; return its status, 128 + N where signal N ended it, as shells do."""
         status = await self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        _remove(self._folder)
         return status if status >= 0 else 128 - status
 
 
-def _added(command: Sequence[str], folder: Path, events: str | None, replay: str | None) -> Addition:
+def _private_folder() -> Path | None:
+    """Make a folder that nobody else may enter; None where there is no room for one, or no socket fits its name."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="warmroute-kv-"))
+    except OSError:
+        return None
+    if len(os.fsencode(folder)) <= MAX_FOLDER_BYTES:
+        return folder
+    _remove(folder)
+    return None
+
+
+def _remove(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _added(command: Sequence[str], sockets: Callable[[int], Sockets]) -> Addition:
     said = [*command]
     config = text_option(command, "--config")
     try:
         if config is not None:
             with Path(config).open(errors="replace") as file:
                 said += config_words(file.read(MAX_CONFIG_BYTES))
-        return additions(said, lambda ranks: engine_sockets.choose(ranks, folder, events, replay))
+        return additions(said, sockets)
     except OSError as error:
         log.warning(f"nothing is added to the engine's command: {error}")
         return Addition()

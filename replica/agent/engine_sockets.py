@@ -15,18 +15,18 @@ _LAST_PORT = 65_535
 _TCP = re.compile(r"tcp://.*:(\d+)\Z", re.ASCII)
 
 
-def choose(ranks: int, folder: Path, events: str | None = None, replay: str | None = None) -> Sockets:
+def choose(ranks: int, folder: Path | None, events: str | None = None, replay: str | None = None) -> Sockets:
     """Return the sockets of an engine of so many data-parallel ranks.
 
     Args:
-        folder: Where one rank alone has its sockets: the agent's and its engine's alone.
+        folder: Where one rank alone has its sockets: the agent's and its engine's alone. None: at ports.
         events: Address that the operator names (`--kv-events`), or None.
         replay: The same for the replay (`--kv-replay`).
 
     Raises:
         OSError: No ports are free.
     """
-    if events is None and ranks == 1:
+    if events is None and ranks == 1 and folder is not None:
         events = f"ipc://{folder / 'events'}"
         replay = replay or f"ipc://{folder / 'replay'}"
     elif events is None:

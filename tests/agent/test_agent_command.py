@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +179,9 @@ async def stand_in(redis_url: str, tmp_path: Path, eventually: Any) -> Any:
     The stand-in ends by 44 once it got all four signals that mean it alone.
     """
     running = []
+    short = tempfile.TemporaryDirectory()  # a socket's path has 107 bytes at most
 
-    async def run(*command: str, own: tuple[str, ...] = ()) -> Any:
+    async def run(*command: str, own: tuple[str, ...] = (), temporary: str = short.name) -> Any:
         program = tmp_path / command[0]
         program.write_text(STAND_IN.format(python=sys.executable))
         program.chmod(0o755)
@@ -187,7 +189,7 @@ async def stand_in(redis_url: str, tmp_path: Path, eventually: Any) -> Any:
         agent = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", "import sys; from router.cli import main; sys.exit(main())", "agent"),
             *("--engine-url", "http://127.0.0.1:9", *own, "--", str(program), *command[1:]),
-            env={**os.environ, "WARMROUTE_AGENT_REDIS": redis_url, "TOLD": str(told), "TMPDIR": str(tmp_path)},
+            env={**os.environ, "WARMROUTE_AGENT_REDIS": redis_url, "TOLD": str(told), "TMPDIR": temporary},
             stderr=asyncio.subprocess.DEVNULL,
         )
         running.append(agent)
@@ -199,6 +201,7 @@ async def stand_in(redis_url: str, tmp_path: Path, eventually: Any) -> Any:
         with contextlib.suppress(ProcessLookupError):
             agent.terminate()
         await agent.wait()
+    short.cleanup()
 
 
 async def test_an_engine_is_started_with_what_it_lacks(stand_in) -> None:  # type: ignore[no-untyped-def]
@@ -221,6 +224,15 @@ async def test_an_engine_is_started_with_what_it_lacks(stand_in) -> None:  # typ
     async with asyncio.timeout(20):
         assert await agent.wait() == 44
     assert not folder.exists()
+
+
+async def test_an_engine_whose_sockets_find_no_folder_has_them_at_ports(stand_in, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """A temporary folder with a name that no socket takes; nothing is left there."""
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    _, words = await stand_in("vllm", "serve", "m", temporary=str(long))
+    assert json.loads(words[-1])["endpoint"].startswith("tcp://*:")
+    assert list(long.iterdir()) == []
 
 
 async def test_an_engine_may_be_started_as_it_is(stand_in) -> None:  # type: ignore[no-untyped-def]

@@ -48,6 +48,14 @@ def test_ports_of_ranks_and_their_replays_never_collide(taken: int) -> None:
     assert all(address.startswith("tcp://127.0.0.1:") for address in sockets.reached)
 
 
+def test_without_a_folder_one_rank_has_ports_too(taken: int) -> None:
+    """A file system that nothing can be written to, or a name that no socket takes."""
+    sockets = choose(1, None)
+    events, replay = map(port_of, sockets.reached)
+    assert replay == events + 1
+    assert taken not in (events, replay)
+
+
 def test_the_operators_addresses_are_taken() -> None:
     """As the agent reaches them; the engine binds there. A replay that is not named lies behind all ranks' events."""
     sockets = choose(4, FOLDER, "tcp://127.0.0.1:6000")
