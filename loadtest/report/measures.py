@@ -151,7 +151,7 @@ def time_line(records: Sequence[Record]) -> list[dict[str, Any]]:
                 "at_s": round(begin_s + number * span_s, 3),
                 "requests": len(inside),
                 "failed": sum(record.cause is not None for record in inside),
-                "hit_rate": _hit_rate(inside),
+                "hit_rate": hit_rate(inside),
                 "ttft_median_s": statistics.median(ttfts) if ttfts else None,
                 "ttft_max_s": max(ttfts, default=None),
             }
@@ -184,7 +184,7 @@ def _figures(records: Sequence[Record], block_size: int, replicas: int | None) -
     good = [record for record in records if record.cause is None]
     figures: dict[str, Figure] = {}
     told = sum(record.cached_tokens is not None and record.prompt_tokens is not None for record in good)
-    figures["hit_rate"] = (_hit_rate(good), told, 1)
+    figures["hit_rate"] = (hit_rate(good), told, 1)
     ttfts = sorted(record.ttft_s for record in good if record.ttft_s is not None)
     totals = sorted(record.total_s for record in good)
     gaps = sorted(gap for record in good for gap in record.gaps_s)
@@ -243,7 +243,8 @@ def _standard_errors(records: Sequence[Record], block_size: int, replicas: int |
     return {name: statistics.stdev(values) for name, values in drawn.items() if len(values) > 1}
 
 
-def _hit_rate(records: Iterable[Record]) -> float | None:
+def hit_rate(records: Iterable[Record]) -> float | None:
+    """Return cached over prompt tokens of the answers that tell both, 0 to 1; None where none does."""
     prompt = cached = 0
     for record in records:
         if record.prompt_tokens is not None and record.cached_tokens is not None:

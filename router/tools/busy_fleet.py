@@ -11,7 +11,7 @@ from typing import Any
 from loadtest.workloads.rendering import ChatText
 from loadtest.workloads.text import TextMaker
 from router.tools.demo_plan import DemoPlan
-from router.tools.demo_traffic import Traffic
+from router.tools.demo_traffic import Exchange, send_sessions
 from router.tools.local_fleet import LocalFleet
 
 SESSIONS = 2_000
@@ -32,9 +32,8 @@ def busy_fleet(replicas: int, router: dict[str, Any] | None = None, users: int =
     sessions = plan.make_sessions(TextMaker(text.tokenizer))
     options = {"log": {"level": "warning", "access": False}, **(router or {})}
     with LocalFleet(plan.engine, replicas, agents=True, router=options) as fleet:
-        traffic = Traffic(fleet.router.http, plan.engine.model, lambda _: None)
         loop = asyncio.new_event_loop()
-        task = loop.create_task(traffic.run(plan.lanes(sessions)))
+        task = loop.create_task(send_sessions(fleet.router.http, plan.engine.model, plan.lanes(sessions)))
         thread = threading.Thread(target=_run, args=(loop, task), daemon=True)
         thread.start()
         try:
@@ -44,6 +43,6 @@ def busy_fleet(replicas: int, router: dict[str, Any] | None = None, users: int =
             thread.join()
 
 
-def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[list[Exchange]]) -> None:
     with contextlib.suppress(asyncio.CancelledError), contextlib.closing(loop):
         loop.run_until_complete(task)

@@ -19,7 +19,7 @@ from functools import partial
 
 import uvloop
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadtest.workloads.rendering import ChatText
 from loadtest.workloads.text import TextMaker
@@ -37,7 +37,7 @@ from router.tools.demo_report import (
     make_row,
     percentile,
 )
-from router.tools.demo_traffic import RequestRecord, Traffic
+from router.tools.demo_traffic import Exchange, send_sessions
 from router.tools.local_fleet import LocalFleet
 from router.tools.processes import StartError, end_with_parent
 
@@ -115,7 +115,7 @@ class _Run:
     """One policy's outcome."""
 
     row: Row
-    records: list[RequestRecord]
+    exchanges: list[Exchange]
     feed_lag_p50_s: float
     agreement: Agreement
 
@@ -143,7 +143,7 @@ class _Demo:
                     task = progress.add_task(f"{policy.name}: starting", total=self._turns)
                     fleet = (stack if last else until_next).enter_context(self._plan.fleet(policy))
                     progress.update(task, description=policy.name)
-                    done.append(self._measure(policy, fleet, partial(_advance, progress, task)))
+                    done.append(self._measure(policy, fleet, partial(progress.advance, task)))
                     if not self._errors.is_terminal:
                         self._errors.print(f"{policy.name}: {done[-1].row.requests} requests", highlight=False)
         cost = done[-1]
@@ -151,8 +151,8 @@ class _Demo:
         results = Results(
             plan=self._plan,
             rows=[one.row for one in done],
-            bounds=[make_bound(one.records, self._text, self._plan.fleet_blocks, block_size) for one in done],
-            predictions=judge_predictions(cost.records, block_size),
+            bounds=[make_bound(one.exchanges, self._text, self._plan.fleet_blocks, block_size) for one in done],
+            predictions=judge_predictions([each.record for each in cost.exchanges], block_size),
             agreements=[one.agreement for one in done],
             feed_lag_p50_s=cost.feed_lag_p50_s,
             index_lag_p50_s=percentile(event_to_index_lags_s(fleet, self._maker, LAG_PROBES), 0.5),
@@ -160,16 +160,16 @@ class _Demo:
         )
         return fleet, results
 
-    def _measure(self, policy: PolicyRun, fleet: LocalFleet, on_answered: Callable[[RequestRecord], None]) -> _Run:
-        traffic = Traffic(fleet.router.http, self._plan.engine.model, on_answered)
+    def _measure(self, policy: PolicyRun, fleet: LocalFleet, on_answered: Callable[[], None]) -> _Run:
+        lanes = self._plan.lanes(self._sessions)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(traffic.run(self._plan.lanes(self._sessions)))
+            sent = runner.run(send_sessions(fleet.router.http, self._plan.engine.model, lanes, on_answered))
         evicted = [evicted_blocks(engine.replay) for engine in fleet.engines]
-        row = make_row(policy.name, traffic.records, self._plan.replicas, evicted)
+        row = make_row(policy.name, [each.record for each in sent], self._plan.replicas, evicted)
         lag_s = histogram_quantile(_metrics(fleet), FEED_LAG, 0.5) if policy.agents else math.nan
         ledger = json.loads(_text(f"{fleet.router.http}/admin/ledger"))
         agreed = agreement(ledger, [_text(f"{engine.http}/metrics") for engine in fleet.engines])
-        return _Run(row, traffic.records, lag_s, agreed)
+        return _Run(row, sent, lag_s, agreed)
 
     def _progress(self) -> Progress:
         columns = (TextColumn("{task.description:>28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -191,10 +191,6 @@ def _listen_to_signals() -> None:
 def _interrupt(_number: int, _frame: object) -> None:
     # As Ctrl-C: what is open is left through its context managers, so every process ends.
     raise KeyboardInterrupt
-
-
-def _advance(progress: Progress, task: TaskID, _: RequestRecord) -> None:
-    progress.advance(task)
 
 
 def _metrics(fleet: LocalFleet) -> str:

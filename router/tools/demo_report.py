@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadtest.driver.records import Record
+from loadtest.report.measures import by_replica, hit_rate
+from loadtest.report.percentiles import quantile
 from loadtest.workloads.lru_bound import Bound, lru_bound
 from loadtest.workloads.rendering import ChatText
 from router.kv.engine_metrics import totals
-from router.tools.demo_traffic import RequestRecord
+from router.tools.demo_traffic import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,7 @@ class Predictions:
 
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest value that at least `share` (0 to 1) of the values do not exceed; NaN without values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
+    return quantile(values, share) if values else math.nan
 
 
 def histogram_quantile(exposition: str, name: str, share: float) -> float:
@@ -76,34 +77,31 @@ def histogram_quantile(exposition: str, name: str, share: float) -> float:
     return math.nan
 
 
-def make_row(policy: str, records: Sequence[RequestRecord], replicas: int, evicted_blocks: Sequence[int]) -> Row:
+def make_row(policy: str, records: Sequence[Record], replicas: int, evicted_blocks: Sequence[int]) -> Row:
     """Add up one run over `replicas` replicas."""
     ttfts = [record.ttft_s for record in records if record.ttft_s is not None]
-    answered = [record.answer for record in records if record.answer.prompt_tokens is not None]
-    prompt_tokens = sum(answer.prompt_tokens or 0 for answer in answered)
-    cached_tokens = sum(answer.cached_tokens or 0 for answer in answered)
-    counts = Counter(record.replica for record in records if record.replica)
+    counts = by_replica(records).values()
     ends = [record.sent_s + record.total_s for record in records]
     duration_s = max(ends) - min(record.sent_s for record in records) if records else 0.0
     return Row(
         policy=policy,
         requests=len(records),
-        failed=sum(record.error is not None for record in records),
-        hit_rate=cached_tokens / prompt_tokens if prompt_tokens else 0.0,
+        failed=sum(record.cause is not None for record in records),
+        hit_rate=hit_rate(records) or 0.0,
         ttft_p50_s=percentile(ttfts, 0.5),
         ttft_p90_s=percentile(ttfts, 0.9),
-        spread=max(counts.values()) * replicas / counts.total() if counts else math.nan,
+        spread=max(counts) * replicas / sum(counts) if counts else math.nan,
         mean_in_flight=sum(record.total_s for record in records) / duration_s if duration_s else 0.0,
         evicted_blocks=tuple(evicted_blocks),
     )
 
 
-def judge_predictions(records: Sequence[RequestRecord], block_size: int) -> Predictions:
+def judge_predictions(records: Sequence[Record], block_size: int) -> Predictions:
     """Compare prediction and delivery of each request that has both."""
     differences = [
-        record.answer.cached_tokens - record.predicted_tokens
+        record.cached_tokens - record.matched_tokens
         for record in records
-        if record.answer.cached_tokens is not None and record.predicted_tokens is not None
+        if record.cached_tokens is not None and record.matched_tokens is not None
     ]
     count = len(differences) or 1
     return Predictions(
@@ -113,17 +111,17 @@ def judge_predictions(records: Sequence[RequestRecord], block_size: int) -> Pred
     )
 
 
-def make_bound(records: Sequence[RequestRecord], text: ChatText, num_blocks: int, block_size: int) -> Bound:
+def make_bound(exchanges: Sequence[Exchange], text: ChatText, num_blocks: int, block_size: int) -> Bound:
     """Serve the same requests, in the order of sending, from one cache of `num_blocks` blocks.
 
     Raises:
         ValueError: A prompt has other tokens here than in the engine, so that the bound would be of other requests.
     """
-    answered = [record for record in records if record.error is None]
-    prompts = text.token_ids([record.messages for record in answered])
+    answered = [exchange for exchange in exchanges if exchange.record.cause is None]
+    prompts = text.token_ids([exchange.messages for exchange in answered])
     requests: list[tuple[list[int], list[int]]] = []
-    for record, prompt in zip(answered, prompts, strict=True):
-        answer = record.answer
+    for exchange, prompt in zip(answered, prompts, strict=True):
+        answer = exchange.answer
         if answer.prompt_tokens is not None and answer.prompt_tokens != len(prompt):
             raise ValueError(f"a prompt has {len(prompt)} tokens here and {answer.prompt_tokens} in the engine")
         complete = len(answer.token_ids) == answer.completion_tokens

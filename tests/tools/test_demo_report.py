@@ -6,10 +6,12 @@ import dataclasses
 import io
 import json
 import math
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from loadtest.driver.records import Record
 from loadtest.workloads.answers import StreamedAnswer
 from loadtest.workloads.conversations import Kind
 from loadtest.workloads.lru_bound import Bound
@@ -28,23 +30,20 @@ from router.tools.demo_report import (
     make_row,
     percentile,
 )
-from router.tools.demo_traffic import RequestRecord
+from router.tools.demo_traffic import Exchange
 
 TEXT = ChatText.load(tokenizer_folder())
 
 
-def record(
-    prompt: int | None = 100, cached: int | None = 0, predicted: int | None = 0, **more: object
-) -> RequestRecord:
-    answer = StreamedAnswer(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=1, done=True)
-    return RequestRecord(
-        kind=Kind.CHAT,
-        messages=[],
-        sent_s=more.pop("sent_s", 0.0),  # type: ignore[arg-type]
-        predicted_tokens=predicted,
-        answer=answer,
-        **more,  # type: ignore[arg-type]
-    )
+def record(prompt: int | None = 100, cached: int | None = 0, predicted: int | None = 0, **more: Any) -> Record:
+    made = Record("chat-0", 0, Kind.CHAT, 0, 0.0, more.pop("sent_s", 0.0), **more)
+    made.prompt_tokens, made.cached_tokens, made.matched_tokens = prompt, cached, predicted
+    return made
+
+
+def exchange(prompt: int, text: str) -> Exchange:
+    answer = StreamedAnswer(prompt_tokens=prompt, cached_tokens=0, completion_tokens=1, done=True)
+    return Exchange(record(prompt), [{"role": "user", "content": text}], answer)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.9, 9), (0.91, 10), (1.0, 10), (0.0, 1)])
@@ -78,7 +77,7 @@ def test_requests_in_flight_are_a_mean_over_time() -> None:
 
 def test_failed_requests_are_counted_and_have_no_ttft() -> None:
     """A failure neither hides nor makes a figure better."""
-    row = make_row("p", [record(ttft_s=0.5), record(prompt=None, cached=None, error="HTTP 503")], 4, [])
+    row = make_row("p", [record(ttft_s=0.5), record(prompt=None, cached=None, cause="http-503")], 4, [])
     assert (row.requests, row.failed, row.ttft_p50_s, row.ttft_p90_s) == (2, 1, 0.5, 0.5)
 
 
@@ -91,21 +90,16 @@ def test_predictions_within_a_block_count_as_met() -> None:
 
 def test_the_bound_serves_what_was_sent_in_order() -> None:
     """The same prompt twice: all its whole blocks but the one with the last token hit the second time."""
-    messages = [{"role": "user", "content": "an answer is a question " * 20}]
-    tokens = len(TEXT.token_ids([messages])[0])
-    twice = [record(prompt=tokens), record(prompt=tokens)]
-    for one in twice:
-        one.messages = messages
-    bound = make_bound(twice, TEXT, 100, 16)
+    text = "an answer is a question " * 20
+    tokens = len(TEXT.token_ids([[{"role": "user", "content": text}]])[0])
+    bound = make_bound([exchange(tokens, text), exchange(tokens, text)], TEXT, 100, 16)
     assert (bound.prompt_tokens, bound.cached_tokens) == (2 * tokens, (tokens - 1) // 16 * 16)
 
 
 def test_a_bound_of_other_prompts_is_refused() -> None:
     """When the engine counts other tokens than we do, the bound would judge other requests."""
-    one = record(prompt=5)
-    one.messages = [{"role": "user", "content": "hello"}]
     with pytest.raises(ValueError, match="5 in the engine"):
-        make_bound([one], TEXT, 100, 16)
+        make_bound([exchange(5, "hello")], TEXT, 100, 16)
 
 
 def test_a_histogram_quantile_is_interpolated_over_all_series() -> None:
