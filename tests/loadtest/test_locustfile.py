@@ -79,15 +79,22 @@ def test_workers_share_arrivals_and_their_master_makes_the_report(stub: str, tmp
     keys.write_text("key-a\nkey-b\n")
     more = ["--stages", "20x1,20-40x1", "--workload", "no-reuse", "--warm-up", "0.5", "--api-keys", str(keys)]
     more += ["--adapters", "a0", "--host", stub]
-    alone = subprocess.Popen([*LOCUST, *more, "--report", str(tmp_path / "one")], stderr=subprocess.PIPE, text=True)
     port = str(free_port())
-    master = [*LOCUST, *more, "--master", "--master-bind-port", port, "--expect-workers", "2"]
-    processes = [subprocess.Popen([*master, "--report", str(tmp_path / "two")], stderr=subprocess.PIPE, text=True)]
-    worker = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--worker", "--master-port", port]
-    processes += [subprocess.Popen(worker, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for process in (alone, *processes):
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
+    master = ["--master", "--master-bind-port", port, "--expect-workers", "2"]
+    commands = [
+        [*LOCUST, *more, "--report", str(tmp_path / "one")],
+        [*LOCUST, *more, "--report", str(tmp_path / "two"), *master],
+        *([*LOCUST, "--worker", "--master-port", port] for _ in range(2)),
+    ]
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        processes.extend(subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands)
+        for process in processes:
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
     one, two = (
         sorted(
             (each["intended_s"], each["session"], each["tenant"], each["model"]) for each in records(tmp_path / name)
