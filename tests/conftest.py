@@ -34,8 +34,9 @@ app/test_several_routers app/test_workers app/ agent/test_agent_process feeds/ki
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes `-n auto` is: two a core, since tests wait for processes half of their time."""
-    return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
+    """Return how many processes `-n auto` is: two a core, up to 16, since tests wait for others half of their time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(cores, min(2 * cores, 16))
 
 
 @pytest.hookimpl(tryfirst=True)
