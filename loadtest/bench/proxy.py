@@ -278,12 +278,21 @@ def main() -> None:
             cases = [case for case in CASES if args.case in case.name]
             for case in cases:
                 show("no proxy", case, [measure(ports[0], None, case, args.seconds) for _ in range(args.runs)])
-            for name, command, port in compared:
-                with process(command, 0, folder / f"{name}.log") as proxy:
+            with ExitStack() as stack:
+                running: list[tuple[str, int, int]] = []
+                for name, command, port in compared:
+                    proxy = stack.enter_context(process(command, 0, folder / f"{name}.log"))
                     await_answer(port)
-                    for case in cases:
-                        show(name, case, [measure(port, proxy.pid, case, args.seconds) for _ in range(args.runs)])
-                    print(f"{name:<14}{rss_mb(proxy.pid):.0f} MB", flush=True)
+                    running.append((name, port, proxy.pid))
+                for case in cases:
+                    # In turn, so that what else the machine does meets them alike.
+                    rounds = [
+                        [measure(port, pid, case, args.seconds) for _, port, pid in running] for _ in range(args.runs)
+                    ]
+                    for (name, _, _), rows in zip(running, zip(*rounds, strict=True), strict=True):
+                        show(name, case, rows)
+                for name, _, pid in running:
+                    print(f"{name:<14}{rss_mb(pid):.0f} MB", flush=True)
             for case in [] if args.case else CASES[:2]:
                 stages(ports, case, args.seconds, folder)
 
