@@ -104,6 +104,7 @@ def _system(args: argparse.Namespace, sent: list[Traffic]) -> tuple[dict[str, An
         tenants=args.tenants,
         adapters=args.adapters,
         kills=args.kill,
+        shrink=sent[0].shrink,
     )
     return dict(plan.to_dict()), run_policies(plan, sent, replace(sending, time_scale=scale), _say)
 

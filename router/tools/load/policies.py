@@ -13,7 +13,7 @@ from loadtest.driver.holding import Sending
 from loadtest.report.runs import Run, ledger_parts
 from loadtest.workloads.callers import Callers
 from loadtest.workloads.traffic import Traffic
-from router.config_placement import POLICIES
+from router.config_placement import POLICIES, PlacementConfig
 from router.tools.load.peers import PEERS, PeerFleet
 from router.tools.load.sending import Happening, send
 from router.tools.local_fleet import EngineOptions, LocalFleet
@@ -36,6 +36,7 @@ class LocalPlan:
         tenants: Keys that share the traffic; 0: none.
         adapters: LoRA adapters that each engine has.
         kills: (replica, virtual second): engines that are killed.
+        shrink: How many tokens one token of the engine stands for.
     """
 
     policies: Sequence[str] = tuple(POLICIES)
@@ -45,6 +46,7 @@ class LocalPlan:
     tenants: int = 0
     adapters: Sequence[str] = ()
     kills: Sequence[tuple[int, float]] = ()
+    shrink: int = 1
 
     def to_dict(self) -> dict[str, object]:
         """Return what makes it what it is."""
@@ -62,6 +64,19 @@ class LocalPlan:
             "killed": [f"r{number} at {at_s:g} s" for number, at_s in self.kills],
         }
 
+    @property
+    def placement(self) -> dict[str, Any]:
+        """What the router must be told, as it knows neither that time runs faster nor that tokens are larger: its
+        default figures in the engines' own seconds and tokens."""
+        defaults = PlacementConfig.model_validate({})
+        return {
+            "tie_tokens": defaults.tie_tokens / self.shrink,
+            "weights": {
+                "running_tokens": defaults.weights.running_tokens / self.shrink,
+                "price_per_backlog_s": defaults.weights.price_per_backlog_s * self.engine.time_scale,
+            },
+        }
+
     def systems(self, keys: Sequence[str]) -> dict[str, Callable[[], LocalFleet]]:
         """Return what is run, by its name in the report."""
         engine = replace(
@@ -76,7 +91,9 @@ class LocalPlan:
             options["isolation"] = {"secret": secrets.token_urlsafe(32)}
             options["admin"] = {"listen": "127.0.0.1:0"}
         ours = {
-            policy: partial(LocalFleet, engine, self.replicas, True, {"placement": {"policy": policy}, **options})
+            policy: partial(
+                LocalFleet, engine, self.replicas, True, {"placement": {"policy": policy, **self.placement}, **options}
+            )
             for policy in self.policies
         }
         return {**ours, **{name: partial(PeerFleet, PEERS[name], engine, self.replicas) for name in self.peers}}

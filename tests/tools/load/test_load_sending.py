@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from loadtest.workloads.callers import Callers
 from loadtest.workloads.schedule import Stage
 from loadtest.workloads.text import tokenizer_folder
 from loadtest.workloads.traffic import Traffic
+from router.config_placement import PlacementConfig
 from router.errors import ConfigurationError
 from router.tools.load.peers import PEERS
-from router.tools.load.policies import ENGINE, shrunk
+from router.tools.load.policies import ENGINE, LocalPlan, shrunk
 from router.tools.load.sending import Happening, send
 from router.tools.processes import Child, stop_all, wait_for
 
@@ -80,3 +82,14 @@ def test_a_shrunken_engine_takes_as_long_for_a_shrunken_prompt() -> None:
         assert 12_000 / shrink / engine.prefill_tokens_per_s == pytest.approx(1.5)
         assert engine.decode_step_s * 320 / shrink == pytest.approx(8.0)
         assert (engine.num_blocks - 1) * engine.block_size == 1_024_000 // shrink
+
+
+def test_the_router_s_figures_are_in_the_engines_seconds_and_tokens() -> None:
+    """At 17 times the speed a second of backlog is 59 ms; a token that stands for 16 costs as 16 do."""
+    usual = PlacementConfig.model_validate({})
+    engine = replace(ENGINE, time_scale=17.0)
+    told = PlacementConfig.model_validate(LocalPlan(engine=engine, shrink=16).placement)
+    assert told.weights.price_per_backlog_s == 17 * usual.weights.price_per_backlog_s
+    assert told.weights.running_tokens == usual.weights.running_tokens / 16
+    assert told.tie_tokens == usual.tie_tokens / 16
+    assert told.weights.price_max == usual.weights.price_max
