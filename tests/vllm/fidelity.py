@@ -24,7 +24,7 @@ ENGINE_OPTIONS = ("--max-num-batched-tokens", str(STEP_TOKENS))
 """Of the real engines; simulated ones get the same."""
 ROUTER = {"placement": {"ramp_s": 0.0}}
 """Of both routers: how long ago a replica joined is no part of this."""
-LIVE = 8
+LIVE = 24
 """Sessions that go on at once where requests come one after the other."""
 _PAUSE_S = (0.0, 0.0)
 _MIX = Mix(

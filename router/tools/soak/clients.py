@@ -17,7 +17,7 @@ SLOW, LEAVING = 8, 24
 SLOW_ANSWER_TOKENS = 600
 """Some 150 KB as a stream: more than the kernel takes for a client whose own buffer is small."""
 RECEIVE_BUFFER_BYTES = 4_096
-READ_BYTES, READ_EACH_S = 4_096, 0.2
+READ_BYTES, READ_EACH_S = 4_096, 0.5
 LEAVES_S = (0.0, 0.5)
 TIMEOUT_S = 180.0
 PATH = "/v1/chat/completions"

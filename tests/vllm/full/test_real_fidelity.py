@@ -30,10 +30,10 @@ from tests.vllm.real_fleet import RealFleet, real_fleet
 pytestmark = pytest.mark.vllm_full
 
 SEEDS = range(5)
-NUM_BLOCKS = 130
+NUM_BLOCKS = 100
 MODEL_LEN = 2_048
-REQUESTS = 40
-USERS, EACH = 4, 12
+REQUESTS = 60
+USERS, EACH = 4, 24
 MOST_OFF = 0.02
 """Of all hit tokens, where requests come at once: who comes first differs from run to run, of real engines too."""
 
