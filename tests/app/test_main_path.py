@@ -149,3 +149,29 @@ async def test_the_sums_of_the_ledger_are_the_engines_own(client: Any, fleet: Lo
         client.chat(f"ledger {number % 2}: " + TEXT)
     assert stage("delivered") - delivered == hits() - hit > 0
     assert stage("unobserved") == 0
+
+
+async def test_what_is_not_understood_is_forwarded_and_counted_by_its_reason(client: Any) -> None:
+    """Shapes and APIs whose prompt can't be known reach an engine, whatever it says of them (case HASH-12)."""
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    requests: dict[str, tuple[str, dict[str, Any]]] = {
+        "prompt_embeds": ("/v1/completions", {"prompt_embeds": "AAAA"}),
+        "empty": ("/v1/completions", {"prompt": ""}),
+        "unsupported": ("/v1/completions", {"prompt": TEXT, "suffix": "end"}),
+        "engine_state": ("/v1/responses", {"input": TEXT, "previous_response_id": "resp_1"}),
+        "scoring": ("/v1/score", {"text_1": TEXT, "text_2": TEXT}),
+        "media": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [sound]}]}),
+        "template_error": ("/v1/chat/completions", {"messages": []}),
+    }
+
+    def counted() -> dict[str, float]:
+        text = client.send("GET", "/metrics")[2].decode()
+        lines = [line for line in text.split("\n") if line.startswith("warmroute_not_understood_total{")]
+        return {line.split('reason="')[1].split('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+    for reason, (path, body) in requests.items():
+        before = counted()
+        _, headers, _ = client.send("POST", path, {"model": "tiny", "max_tokens": 1, **body})
+        assert headers["x-warmroute-replica"] in ("r0", "r1"), reason
+        after = counted()
+        assert {name for name in after if after[name] != before.get(name, 0.0)} == {reason}
