@@ -116,9 +116,6 @@ $(VENV)/.demo: locks/demo.txt | $(VENV)/.native
 $(VENV)/.test: locks/test.txt | $(VENV)/.native
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) install --require-hashes -r locks/test.txt
-	@# xds-protos brings an old copy of OpenTelemetry's messages along: the last one to be installed is the one that counts.
-	@sed -n '/^opentelemetry-proto==/,/[^\\]$$/p' locks/test.txt > $(VENV)/last.txt
-	@$(PIP) install --require-hashes --no-deps --force-reinstall -r $(VENV)/last.txt
 	@touch $@ $(VENV)/.demo
 
 # The modules that are compiled, as router/native/compiled.py lists them, and what compiles them.

@@ -14,15 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
-from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
-
 from router.errors import BodyTooLargeError
 from router.picker import messages
+from router.picker.told import BodyMode, Part, Told
 
-_Mode = ProcessingMode.BodySendMode
-_BUFFERED = (_Mode.BUFFERED, _Mode.BUFFERED_PARTIAL)
-Answers = list[pb.ProcessingResponse]
+_BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+Answers = list[bytes]
 
 
 class Stage(Enum):
@@ -38,25 +35,6 @@ class Stage(Enum):
 
 
 @dataclass(slots=True)
-class Head:
-    """What the request's head says that matters here.
-
-    Attributes:
-        headers: Lower-case names and values in order, without the pseudo-headers.
-        subset: ADDRESS:PORT of the endpoints that may be chosen; None: any.
-    """
-
-    method: str
-    target: bytes
-    headers: list[tuple[str, bytes]]
-    subset: frozenset[str] | None
-
-    def first(self, name: str) -> bytes | None:
-        """Return the first value of a header."""
-        return next((value for key, value in self.headers if key == name), None)
-
-
-@dataclass(slots=True)
 class Conversation:
     """See the module.
 
@@ -67,57 +45,59 @@ class Conversation:
 
     limit_bytes: int
     stage: Stage = Stage.HEAD
-    head: Head | None = None
+    head: Told | None = None
     body: bytearray = field(default_factory=bytearray)
-    _mode: int = _Mode.FULL_DUPLEX_STREAMED
-    _response_mode: int = _Mode.NONE
+    _mode: int = BodyMode.FULL_DUPLEX_STREAMED
+    _response_mode: int = BodyMode.NONE
     _has_body: bool = False
     _ended_by_trailers: bool = False
 
-    def feed(self, message: pb.ProcessingRequest) -> Answers:
+    def feed(self, told: Told) -> Answers:
         """Take a message of the request; afterwards `stage` is ASKED when an endpoint is wanted.
 
         Raises:
             BodyTooLargeError: The body is over the limit.
         """
-        if message.HasField("protocol_config"):
-            self._mode = message.protocol_config.request_body_mode
-            self._response_mode = message.protocol_config.response_body_mode
-        kind = message.WhichOneof("request")
-        if kind == "request_headers":
-            return self._take_head(message)
-        if kind == "request_body":
-            return self._take_body(message.request_body)
-        if kind == "request_trailers":
+        if told.modes is not None:
+            self._mode, self._response_mode = told.modes
+        if told.part is Part.REQUEST_HEADERS:
+            return self._take_head(told)
+        if told.part is Part.REQUEST_BODY:
+            return self._take_body(told)
+        if told.part is Part.REQUEST_TRAILERS:
             return self._take_trailers()
         return []
 
-    def _take_head(self, message: pb.ProcessingRequest) -> Answers:
-        self.head = _head_of(message)
-        if message.request_headers.end_of_stream or self._mode in (_Mode.NONE, _Mode.STREAMED):
+    def _take_head(self, told: Told) -> Answers:
+        self.head = told
+        if told.ends or self._mode in (BodyMode.NONE, BodyMode.STREAMED):
             self.stage = Stage.ASKED
             return []
         self._has_body = True
         self.stage = Stage.BODY
-        return [messages.headers_go_on()] if self._mode in _BUFFERED else []
+        return [messages.HEADERS_GO_ON] if self._mode in _BUFFERED else []
 
-    def _take_body(self, part: pb.HttpBody) -> Answers:
+    def _take_body(self, told: Told) -> Answers:
         if self.stage is not Stage.BODY:  # STREAMED: placed already
-            return [messages.body_goes_on()]
-        if len(self.body) + len(part.body) > self.limit_bytes:
-            raise BodyTooLargeError(f"the body is over {self.limit_bytes} bytes (limits.body_bytes)")
-        self.body += part.body
+            return [messages.BODY_GOES_ON]
+        if len(self.body) + len(told.body) > self.limit_bytes:
+            raise self.too_large()
+        self.body += told.body
         # A body that was buffered in part is all that comes: what the router can't read of it is placed by load.
-        if part.end_of_stream or self._mode in _BUFFERED:
+        if told.ends or self._mode in _BUFFERED:
             self.stage = Stage.ASKED
         return []
+
+    def too_large(self) -> BodyTooLargeError:
+        """Return what is wrong with a body over the limit."""
+        return BodyTooLargeError(f"the body is over {self.limit_bytes} bytes (limits.body_bytes)")
 
     def _take_trailers(self) -> Answers:
         if self.stage is Stage.BODY:
             self._ended_by_trailers = True
             self.stage = Stage.ASKED
             return []
-        return [messages.request_trailers_go_on()]
+        return [messages.REQUEST_TRAILERS_GO_ON]
 
     def picked(self, choice: messages.Choice) -> Answers:
         """Return what tells the gateway of the endpoint, and gives its body back. The body is gone then."""
@@ -127,57 +107,25 @@ class Conversation:
         else:
             told = [messages.endpoint_in_headers(choice)]
             if self._has_body:
-                told += messages.body_again(bytes(self.body))
+                told += messages.body_again(self.body, ends=not self._ended_by_trailers)
         if self._ended_by_trailers:
-            if self._has_body and self._mode == _Mode.FULL_DUPLEX_STREAMED:
-                told[-1].request_body.response.body_mutation.streamed_response.end_of_stream = False
-            told.append(messages.request_trailers_go_on())
+            told.append(messages.REQUEST_TRAILERS_GO_ON)
         self.body = bytearray()
         return told
 
-    def answered(self, message: pb.ProcessingRequest, added: messages.Pairs) -> Answers:
+    def answered(self, told: Told, added: messages.Pairs) -> Answers:
         """Return what lets a part of the answer go on; its head with these headers added."""
-        kind = message.WhichOneof("request")
-        if kind == "response_headers":
+        if told.part is Part.RESPONSE_HEADERS:
             return [messages.response_headers_go_on(added)]
-        if kind == "response_body":
-            part, is_duplex = message.response_body, self._response_mode == _Mode.FULL_DUPLEX_STREAMED
-            return [messages.response_body_goes_on(part.body, part.end_of_stream, is_duplex=is_duplex)]
-        if kind == "response_trailers":
-            return [messages.response_trailers_go_on()]
-        return self.feed(message)
+        if told.part is Part.RESPONSE_BODY:
+            is_duplex = self._response_mode == BodyMode.FULL_DUPLEX_STREAMED
+            return [messages.response_body_goes_on(told.body, told.ends, is_duplex=is_duplex)]
+        if told.part is Part.RESPONSE_TRAILERS:
+            return [messages.RESPONSE_TRAILERS_GO_ON]
+        return self.feed(told)
 
 
-def status_of(message: pb.ProcessingRequest) -> int | None:
+def status_of(told: Told) -> int | None:
     """Return the status that the answer's headers tell."""
-    for header in message.response_headers.headers.headers:
-        if header.key == ":status":
-            value = header.raw_value.decode("latin-1") or header.value
-            return int(value) if value.isdigit() else None
-    return None
-
-
-def _head_of(message: pb.ProcessingRequest) -> Head:
-    pseudo: dict[str, bytes] = {}
-    headers = []
-    for header in message.request_headers.headers.headers:
-        value = header.raw_value or header.value.encode("utf-8", "surrogateescape")
-        if header.key.startswith(":"):
-            pseudo[header.key] = value
-        else:
-            headers.append((header.key.lower(), value))
-    method, target = pseudo.get(":method", b"POST").decode("latin-1"), pseudo.get(":path", b"/")
-    return Head(method, target, headers, _subset_of(message))
-
-
-def _subset_of(message: pb.ProcessingRequest) -> frozenset[str] | None:
-    """Return the endpoints that the gateway allows; a hint that is there and names none allows none."""
-    hint = message.metadata_context.filter_metadata.get(messages.SUBSET_NAMESPACE)
-    if hint is None or messages.SUBSET_KEY not in hint.fields:
-        return None
-    value = hint.fields[messages.SUBSET_KEY]
-    if value.WhichOneof("kind") == "list_value":
-        names = [item.string_value for item in value.list_value.values]
-    else:
-        names = value.string_value.split(",")
-    return frozenset(name.strip() for name in names if name.strip())
+    value = told.first(b":status")
+    return int(value) if value is not None and value.isdigit() else None

@@ -6,10 +6,9 @@ request is known as far as the gateway tells: the status, and when the answer be
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from router.errors import NoRoomError, QueueTimeoutError, WarmrouteError
 from router.picker.messages import Choice
@@ -34,17 +33,27 @@ class Picking:
 
     Args:
         excluded: Replicas that the gateway does not allow.
+        placed: Called once it has a place.
+        failed: Called instead when none may take it.
     """
 
-    def __init__(self, forwarder: Forwarder, request: Request, excluded: Sequence[str]) -> None:
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        request: Request,
+        excluded: Sequence[str],
+        placed: Callable[[], None],
+        failed: Callable[[WarmrouteError], None],
+    ) -> None:
         self._forwarder = forwarder
+        self._placed = placed
+        self._failed = failed
         self.request = request
         self._excluded = excluded
         self._prompting: Cancellable | None = None
         self._prompt: Prompt | None = None
         self._ticket: Ticket[Patient] | None = None
         self._waiting: Waiting | None = None
-        self._placed: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self.placement: Placement | None = None
         self._status: int | None = None
         self._began_s: float | None = None
@@ -52,15 +61,11 @@ class Picking:
         forwarder.recorder.accepted()
         forwarder.begun += 1
 
-    async def place(self) -> Placement:
-        """Choose a replica and count the request there; `finish` must follow, however this ends.
-
-        Raises:
-            WarmrouteError: None may take it.
-        """
+    def begin(self) -> None:
+        """Choose a replica and count the request there; `finish` must follow, however this ends."""
         request = self.request
-        self._prompting = self._forwarder.prompts.begin(request.path, request.body, self._prompt_read, self._not_read)
-        return await self._placed
+        prompts = self._forwarder.prompts
+        self._prompting = prompts.begin(request.path, request.body, self._prompt_read, self._not_read)
 
     def choice(self, fallbacks: int) -> Choice:
         """Return where it goes and, next best first, so many others that could have taken it."""
@@ -152,8 +157,7 @@ class Picking:
             self.placement = placement
             if self._ticket is not None:
                 placement.decision.queued_s = time.monotonic() - self._ticket.since_s
-            if not self._placed.done():
-                self._placed.set_result(placement)
+            self._placed()
         return True
 
     def take_turn(self) -> bool:
@@ -184,9 +188,8 @@ class Picking:
             self._forwarder.deadlines.unwatch(self)
 
     def _fail(self, error: WarmrouteError, cause: BaseException | None = None) -> None:
-        if not self._placed.done():
-            error.__cause__ = cause
-            self._placed.set_exception(error)
+        error.__cause__ = cause
+        self._failed(error)
 
 
 def endpoint_of(address: tuple[str, int, bool]) -> str:

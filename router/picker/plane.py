@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
 from collections.abc import Sequence
 
-import grpc
-from envoy.service.ext_proc.v3.external_processor_pb2_grpc import add_ExternalProcessorServicer_to_server
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
-
 from router.config import RouterConfig
-from router.config_picker import PickerConfig
 from router.errors import ConfigurationError, Problem
+from router.picker.calls import Health, Methods
+from router.picker.http2 import Connection, OpenConnections
 from router.picker.service import PickerService
 from router.proxy.data_plane import DataPlane
+from router.proxy.listening import Listening, bind, url_of
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),  # `limits.body_bytes` says what is too much, with a proper answer
-    ("grpc.so_reuseport", 0),
-    ("grpc.http2.max_pings_without_data", 0),
-)
+_SERVICE = b"envoy.service.ext_proc.v3.ExternalProcessor"
+_MESSAGE_SLACK_BYTES = 2**20
+"""What a message may hold beside a body: heads and metadata."""
 
 
 class PickerPlane(DataPlane):
@@ -31,8 +27,10 @@ class PickerPlane(DataPlane):
 
     name = "picker"
     scheme = "grpc"
-    _server: grpc.aio.Server | None = None
     _service: PickerService | None = None
+    _methods: Methods | None = None
+    _health: Health | None = None
+    _open: OpenConnections | None = None
 
     async def start(
         self, sockets: Sequence[socket.socket] | None = None, tls: ssl.SSLContext | None = None
@@ -44,58 +42,72 @@ class PickerPlane(DataPlane):
         """
         config = self._config
         picker = config.picker
-        self._service = PickerService(self.forwarder, config)
-        self._health = HealthServicer()
-        server = self._server = grpc.aio.server(options=_OPTIONS)
-        add_ExternalProcessorServicer_to_server(self._service, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        service = self._service = PickerService(self.forwarder, config)
+        self._health = Health(frozenset({b"", _SERVICE}))
+        self._methods = Methods(
+            {b"/" + _SERVICE + b"/Process": service.process, **self._health.methods},
+            config.limits.body_bytes + _MESSAGE_SLACK_BYTES,
+        )
+        accept, most = self._methods.accept, config.limits.connections
+        connections = self._open = OpenConnections()
         try:
-            if picker.cert is None:
-                port = server.add_insecure_port(picker.listen)
-            else:
-                port = server.add_secure_port(picker.listen, _credentials(picker))
-        except RuntimeError as error:
+            secure = None if picker.cert is None else _tls(str(picker.cert), str(picker.key or picker.cert))
+        except (OSError, ssl.SSLError) as error:
+            problem = Problem("picker.cert", f"can't be used: {error}", "name a certificate and its key, as PEM")
+            raise ConfigurationError([problem]) from error
+        try:
+            bound = bind(picker.listen)
+        except OSError as error:
             problem = Problem("picker.listen", f"can't listen on {picker.listen}", "choose a free one")
             raise ConfigurationError([problem]) from error
-        await server.start()
-        await self._tell_health(health_pb2.HealthCheckResponse.SERVING)
-        host = picker.listen.rpartition(":")[0]
-        return [f"grpc{'' if picker.cert is None else 's'}://{host}:{port}"]
+        self.listening = Listening(self._loop, lambda: Connection(accept, connections, most), secure)
+        await self.listening.accept_from(bound)
+        return [
+            f"grpc{'' if secure is None else 's'}://{url_of(each, secure=False).partition('://')[2]}" for each in bound
+        ]
 
     def configure(self, config: RouterConfig) -> None:
         """See `DataPlane`."""
         super().configure(config)
-        if self._service is not None:
+        if self._service is not None and self._methods is not None:
             self._service.configure(config)
+            self._methods.longest_bytes = config.limits.body_bytes + _MESSAGE_SLACK_BYTES
 
     def announce_drain(self) -> None:
         """Have gateways see by health checks that this one leaves; requests are served on."""
         super().announce_drain()
-        self._telling = asyncio.ensure_future(self._tell_health(health_pb2.HealthCheckResponse.NOT_SERVING))
+        if self._health is not None:
+            self._health.leave()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new requests, and let those that run end for up to `timeout_s`."""
         self.announce_drain()
-        if self._server is not None:
-            await self._server.stop(timeout_s)
+        if self.listening is not None:
+            self.listening.close()
+        if self._health is not None:
+            self._health.end()
+        if self._open is not None:
+            for connection in list(self._open.all):
+                connection.drain()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._open.emptied.wait(), timeout_s)
         await self.close()
 
     async def close(self) -> None:
         """See `DataPlane`."""
-        if self._server is not None:
-            await self._server.stop(None)
-            self._server = None
+        if self._open is not None:
+            for connection in list(self._open.all):
+                connection.kill()
+            await self._open.emptied.wait()
         await super().close()
 
-    async def _tell_health(self, status: int) -> None:
-        for service in ("", "envoy.service.ext_proc.v3.ExternalProcessor"):
-            await self._health.set(service, status)
 
-
-def _credentials(picker: PickerConfig) -> grpc.ServerCredentials:
-    assert picker.cert is not None  # noqa: S101 - for the type alone: the caller looked
-    certificate, key = picker.cert.read_bytes(), (picker.key or picker.cert).read_bytes()
-    return grpc.ssl_server_credentials([(key, certificate)])
+def _tls(cert: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(cert, key)
+    context.set_alpn_protocols(["h2"])
+    return context
 
 
 def problems_of(config: RouterConfig) -> list[Problem]:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import pytest
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
-from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import BodyTooLargeError
-from router.picker.conversation import Conversation, Stage
-from router.picker.messages import ENDPOINT_KEY, MAX_CHUNK_BYTES, Choice
+from router.picker import messages, protobuf, told
+from router.picker.conversation import Conversation, Stage, status_of
+from router.picker.messages import MAX_CHUNK_BYTES, Choice
+from router.picker.told import BodyMode as Mode
+from router.picker.told import Part, Told
+from tests.picker.protocol import HttpBody, HttpTrailers, ProcessingRequest, ProcessingResponse
 
-Mode = ProcessingMode.BodySendMode
+ENDPOINT_KEY = messages.ENDPOINT_KEY.decode()
 CHOICE = Choice(["10.0.0.1:8000", "10.0.0.2:8000"], rank=3)
 
 
-def head(mode: int = Mode.FULL_DUPLEX_STREAMED, ends: bool = False, **pairs: str) -> pb.ProcessingRequest:
-    message = pb.ProcessingRequest()
+def head(mode: int = Mode.FULL_DUPLEX_STREAMED, ends: bool = False, **pairs: str) -> Told:
+    return told.read(head_message(mode, ends, **pairs).SerializeToString())
+
+
+def head_message(mode: int = Mode.FULL_DUPLEX_STREAMED, ends: bool = False, **pairs: str) -> Any:
+    message = ProcessingRequest()
     message.protocol_config.request_body_mode = mode
     message.request_headers.end_of_stream = ends
     for key, value in {":method": "POST", ":path": "/v1/completions?a=b", **pairs}.items():
@@ -25,18 +34,25 @@ def head(mode: int = Mode.FULL_DUPLEX_STREAMED, ends: bool = False, **pairs: str
     return message
 
 
-def part(data: bytes, ends: bool = False) -> pb.ProcessingRequest:
-    return pb.ProcessingRequest(request_body=pb.HttpBody(body=data, end_of_stream=ends))
+def part(data: bytes, ends: bool = False) -> Told:
+    return told.read(ProcessingRequest(request_body=HttpBody(body=data, end_of_stream=ends)).SerializeToString())
 
 
-def told(reply: pb.ProcessingResponse) -> dict[str, str]:
+def replies_of(answers: list[bytes]) -> list[Any]:
+    """Answers as Google's runtime reads them; nothing in them may be unknown to it."""
+    replies = [ProcessingResponse.FromString(answer) for answer in answers]
+    assert [reply.SerializeToString(deterministic=True) for reply in replies] == answers
+    return replies
+
+
+def set_by(reply: Any) -> dict[str, str]:
     """The headers that a reply sets."""
     kind = reply.WhichOneof("response")
     mutation = getattr(reply, str(kind)).response.header_mutation
     return {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
 
 
-def given_back(replies: list[pb.ProcessingResponse]) -> tuple[bytes, list[bool]]:
+def given_back(replies: list[Any]) -> tuple[bytes, list[bool]]:
     """The body in streamed replies, and which of them end it."""
     pieces = [
         reply.request_body.response.body_mutation.streamed_response
@@ -54,12 +70,13 @@ def test_duplex_body_comes_back(parts: list[bytes], by_trailers: bool) -> None:
     assert conversation.feed(head()) == []
     for data in parts:
         assert conversation.feed(part(data)) == []
-    end = pb.ProcessingRequest(request_trailers=pb.HttpTrailers()) if by_trailers else part(b"", ends=True)
+    trailers = ProcessingRequest(request_trailers=HttpTrailers())
+    end = told.read(trailers.SerializeToString()) if by_trailers else part(b"", ends=True)
     assert conversation.feed(end) == []
     assert conversation.stage is Stage.ASKED
     assert bytes(conversation.body) == b"".join(parts)
-    first, *rest = conversation.picked(CHOICE)
-    assert told(first) == {ENDPOINT_KEY: "10.0.0.1:8000,10.0.0.2:8000", "x-data-parallel-rank": "3"}
+    first, *rest = replies_of(conversation.picked(CHOICE))
+    assert set_by(first) == {ENDPOINT_KEY: "10.0.0.1:8000,10.0.0.2:8000", "x-data-parallel-rank": "3"}
     assert first.dynamic_metadata["envoy.lb"][ENDPOINT_KEY] == "10.0.0.1:8000,10.0.0.2:8000"
     assert first.request_headers.response.clear_route_cache
     body, ends = given_back(rest)
@@ -73,32 +90,32 @@ def test_duplex_body_comes_back(parts: list[bytes], by_trailers: bool) -> None:
 def test_buffered_body_gets_its_endpoint(mode: int) -> None:
     """The head goes on at once, with nothing changed; the endpoint is told with the body."""
     conversation = Conversation(100)
-    (reply,) = conversation.feed(head(mode))
-    assert told(reply) == {}
+    (reply,) = replies_of(conversation.feed(head(mode)))
+    assert set_by(reply) == {}
     assert conversation.feed(part(b"{}", ends=mode == Mode.BUFFERED)) == []
     assert conversation.stage is Stage.ASKED
-    (reply,) = conversation.picked(CHOICE)
+    (reply,) = replies_of(conversation.picked(CHOICE))
     assert reply.WhichOneof("response") == "request_body"
-    assert told(reply)[ENDPOINT_KEY] == "10.0.0.1:8000,10.0.0.2:8000"
+    assert set_by(reply)[ENDPOINT_KEY] == "10.0.0.1:8000,10.0.0.2:8000"
 
 
 @pytest.mark.parametrize(
     "first", [head(ends=True), head(Mode.NONE), head(Mode.STREAMED)], ids=["no body", "NONE", "STREAMED"]
 )
-def test_head_alone_asks(first: pb.ProcessingRequest) -> None:
+def test_head_alone_asks(first: Told) -> None:
     """Where no body will be seen in time, the head is answered."""
     conversation = Conversation(100)
     assert conversation.feed(first) == []
     assert conversation.stage is Stage.ASKED
-    (reply,) = conversation.picked(CHOICE)
-    assert told(reply)[ENDPOINT_KEY]
+    (reply,) = replies_of(conversation.picked(CHOICE))
+    assert set_by(reply)[ENDPOINT_KEY]
 
 
 def test_a_clients_rank_does_not_pass() -> None:
     """Where the replica has one rank, the header is removed: it names what nobody counted."""
     conversation = Conversation(100)
     conversation.feed(head(ends=True, **{"x-data-parallel-rank": "7"}))
-    (reply,) = conversation.picked(Choice(["10.0.0.1:8000"]))
+    (reply,) = replies_of(conversation.picked(Choice(["10.0.0.1:8000"])))
     assert list(reply.request_headers.response.header_mutation.remove_headers) == ["x-data-parallel-rank"]
 
 
@@ -123,27 +140,79 @@ def test_body_has_its_limit() -> None:
 )
 def test_subset_hint(value: object, expected: set[str] | None) -> None:
     """As a list or as text; one that is empty allows nobody, none allows all."""
-    message = head(ends=True)
+    message = head_message(ends=True)
     if value is not None:
         hint = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
         hint.update({"x-gateway-destination-endpoint-subset": value})
     conversation = Conversation(100)
-    conversation.feed(message)
+    conversation.feed(told.read(message.SerializeToString()))
     assert conversation.head is not None
     assert conversation.head.subset == expected
 
 
 @given(st.binary(max_size=300))
 def test_no_message_breaks_it(data: bytes) -> None:
-    """Whatever parses as the protocol's message is answered, or asks, or is too large."""
-    message = pb.ProcessingRequest()
-    try:
-        message.ParseFromString(data)
-    except Exception:
-        return
+    """Whatever comes is answered, or asks, or is too large, or is no message."""
     conversation = Conversation(50)
-    try:
-        conversation.feed(head())
-        conversation.feed(message)
-    except BodyTooLargeError:
-        pass
+    conversation.feed(head())
+    with contextlib.suppress(BodyTooLargeError, protobuf.MalformedError):
+        conversation.feed(told.read(data))
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=200)
+
+
+@given(
+    st.lists(st.tuples(TEXT, st.binary(max_size=300), st.booleans()), max_size=8),
+    st.binary(max_size=70_000),
+    st.booleans(),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+def test_messages_are_read_as_google_writes_them(
+    headers: list[tuple[str, bytes, bool]], body: bytes, ends: bool, mode: int, response_mode: int
+) -> None:
+    """Heads of request and answer, bodies and modes, whatever stands beside them that is not known here."""
+    message = ProcessingRequest(observability_mode=True)
+    message.attributes["envoy.filters.http.ext_proc"].update({"request.id": "x", "number": 3.5})
+    message.protocol_config.request_body_mode, message.protocol_config.response_body_mode = mode, response_mode
+    message.response_headers.end_of_stream = ends
+    expected = []
+    for key, value, as_text in headers:
+        header = message.response_headers.headers.headers.add(key=key)
+        if as_text:
+            header.value = value.decode("utf-8", "replace")
+        else:
+            header.raw_value = value
+        expected.append((key.encode().lower(), header.value.encode() if as_text else value))
+    found = told.read(message.SerializeToString())
+    assert (found.part, found.headers, found.ends) == (Part.RESPONSE_HEADERS, expected, ends)
+    assert found.modes == (mode, response_mode)
+    message.response_body.body, message.response_body.end_of_stream = body, ends
+    found = told.read(message.SerializeToString())
+    assert (found.part, found.body, found.ends) == (Part.RESPONSE_BODY, body, ends)
+
+
+def test_answers_are_what_google_reads() -> None:
+    """Each of the other answers, whole."""
+    headers, body, duplex, last = replies_of(
+        [
+            messages.response_headers_go_on([(b"x-a", b"1"), (b"x-long", b"v" * 300)]),
+            messages.response_body_goes_on(b"", False, is_duplex=False),
+            messages.response_body_goes_on(b"data", True, is_duplex=True),
+            messages.answer(429, [(b"retry-after", b"1")], b"{}" * 100, "replicas_full"),
+        ]
+    )
+    assert set_by(headers) == {"x-a": "1", "x-long": "v" * 300}
+    assert body.WhichOneof("response") == "response_body"
+    streamed = duplex.response_body.response.body_mutation.streamed_response
+    assert (streamed.body, streamed.end_of_stream) == (b"data", True)
+    immediate = last.immediate_response
+    assert (immediate.status.code, immediate.body, immediate.details) == (429, b"{}" * 100, "replicas_full")
+    assert immediate.headers.set_headers[0].header.raw_value == b"1"
+
+
+def test_status_of_an_answer() -> None:
+    """It is among the headers, or is not known."""
+    assert status_of(Told(Part.RESPONSE_HEADERS, [(b":status", b"200")])) == 200
+    assert status_of(Told(Part.RESPONSE_HEADERS, [(b":status", b"2x")])) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from typing import Any
 import grpc
 import pytest
 import trustme
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router import config_file
 from router.picker.plane import problems_of
@@ -24,16 +24,37 @@ LEAST: dict[str, Any] = {
 }
 
 
-def health(channel: grpc.Channel) -> int:
-    reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
-    return int(reply.status)
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
+"""HealthCheckResponse: field 1."""
+EXT_PROC = "envoy.service.ext_proc.v3.ExternalProcessor"
+
+
+def question(service: str) -> bytes:
+    """HealthCheckRequest: field 1."""
+    return b"\x0a%c%b" % (len(service), service.encode()) if service else b""
+
+
+def health(channel: grpc.Channel, service: str = "") -> bytes:
+    told: bytes = channel.unary_unary("/grpc.health.v1.Health/Check")(question(service), timeout=10)
+    return told
 
 
 def test_health(new_picker: Callable[..., Any]) -> None:
-    """Gateways and kubelets ask by gRPC's own health service."""
-    picker = new_picker()
+    """Gateways and kubelets ask by gRPC's own health service, here with gRPC's own client."""
+    picker = new_picker(timeouts={"drain_delay_s": 0.5, "drain_s": 5})
     with grpc.insecure_channel(f"127.0.0.1:{picker.port}") as channel:
-        assert health(channel) == health_pb2.HealthCheckResponse.SERVING
+        assert health(channel) == health(channel, EXT_PROC) == SERVING
+        with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+            health(channel, "other")
+        with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
+            channel.unary_unary("/grpc.health.v1.Health/List")(b"", timeout=10)
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        assert next(watch(question("other"), timeout=20)) == SERVICE_UNKNOWN
+        watched = watch(question(EXT_PROC), timeout=20)
+        assert next(watched) == SERVING
+        picker.child.signal(signal.SIGTERM)
+        assert list(watched) == [NOT_SERVING]
+    assert picker.child.wait(20) == 0
 
 
 def test_tls(new_picker: Callable[..., Any], tmp_path: Path) -> None:
@@ -44,7 +65,7 @@ def test_tls(new_picker: Callable[..., Any], tmp_path: Path) -> None:
     assert picker.ready["grpc"].startswith("grpcs://")
     trusted = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
     with grpc.secure_channel(f"localhost:{picker.port}", trusted) as channel:
-        assert health(channel) == health_pb2.HealthCheckResponse.SERVING
+        assert health(channel) == SERVING
 
 
 @pytest.mark.parametrize(
