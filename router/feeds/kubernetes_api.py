@@ -112,6 +112,8 @@ class SliceApi:
                         yield _event(line)
                 if len(rest) > MAX_LINE_BYTES:
                     raise ApiError("a watch's event is too long")
+            if rest.strip():
+                raise ApiError("a watch was cut within an event")
 
     @contextlib.asynccontextmanager
     async def _ask(self, limit_s: float, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
