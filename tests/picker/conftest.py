@@ -121,11 +121,15 @@ def _sees(picker: Picker, count: int) -> bool:
 def new_envoy(
     fleet: LocalFleet, envoy_program: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Envoy]]:
-    """`new_envoy(picker, mode=..., fail_open=...)`: an Envoy that asks the picker; see `envoy.config`."""
+    """`new_envoy(picker, mode=..., fail_open=...)`: an Envoy that asks the picker; see `envoy.config`.
+
+    `without`: a replica's number that it does not know.
+    """
     with ExitStack() as stack:
 
-        def make(picker: Picker, **options: Any) -> Envoy:
-            engines = [engine.http.removeprefix("http://") for engine in fleet.engines]
+        def make(picker: Picker, without: int | None = None, **options: Any) -> Envoy:
+            known = [engine for number, engine in enumerate(fleet.engines) if number != without]
+            engines = [engine.http.removeprefix("http://") for engine in known]
             config = envoy.config(picker.port, engines, **options)
             made = Envoy(envoy_program, tmp_path_factory.mktemp("envoy"), config)
             stack.callback(stop_all, [made.child])

@@ -156,6 +156,30 @@ def test_subset_is_kept_to(new_envoy: Make, picker: Any, fleet: Any) -> None:
     assert headers["x-request-id"]
 
 
+def test_fallbacks_take_the_place_of_what_the_gateway_lacks(envoy: Any, new_envoy: Make, picker: Any) -> None:
+    """Where it does not have the chosen endpoint any more, the request goes to the next best, not to just any."""
+    body = chat(long_text("fallback"))
+    winner = send(envoy.url, "/v1/chat/completions", body)[1]["x-warmroute-replica"]
+    wait_until(lambda: send(envoy.url, "/v1/chat/completions", body)[1]["x-warmroute-matched-tokens"] != "0")
+    lacking = new_envoy(picker, without=int(winner.removeprefix("r")))
+    urls = {item["replica"]: item["url"].removeprefix("http://") for item in picker.read("/admin/replicas")["replicas"]}
+    for number in range(3):
+        before = served(lacking)
+        status, headers, _ = send(lacking.url, "/v1/chat/completions", body, x_request_id=f"f-{number}")
+        assert (status, headers["x-warmroute-replica"]) == (200, winner)
+        candidates = picker.read(f"/admin/decisions/f-{number}")["candidates"]
+        _, second, _ = sorted(candidates, key=lambda candidate: candidate["cost"])
+        after = served(lacking)
+        (grown,) = [address for address, count in after.items() if count > before.get(address, 0)]
+        assert grown == urls[second["replica"]]
+
+
+def served(envoy: Any) -> dict[str, int]:
+    """Requests that Envoy sent to each engine."""
+    lines = [line.split("::") for line in envoy.read("/clusters").splitlines()]
+    return {parts[1]: int(parts[3]) for parts in lines if parts[0] == "engines" and parts[2] == "rq_total"}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "code"),
     [
