@@ -81,6 +81,11 @@ class Picking:
                 endpoints.append(endpoint_of(other.address))
         return Choice(endpoints, placement.unit.rank if len(placement.replica.units) > 1 else None)
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether the engine's answer began."""
+        return self._began_s is not None
+
     def answer_began(self, status: int | None) -> None:
         """The engine's answer began."""
         self._status = status

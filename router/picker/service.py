@@ -183,16 +183,14 @@ class Processing:
 
     def ended(self) -> None:
         """See `Handler`: the gateway needs nothing more."""
-        picking, self._picking = self._picking, None
-        if picking is not None:
-            picking.finish(aborted=picking.placement is None)
+        self.cancelled()
         self._call.finish()
 
     def cancelled(self) -> None:
-        """See `Handler`: the gateway left."""
+        """See `Handler`: the gateway left, which is how Envoy ends each request whose answer has no trailers."""
         picking, self._picking = self._picking, None
         if picking is not None:
-            picking.finish(aborted=True)
+            picking.finish(aborted=not picking.has_answer)
 
 
 def _added(picking: Picking) -> messages.Pairs:

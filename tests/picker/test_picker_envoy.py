@@ -123,7 +123,9 @@ def test_decisions_are_explained(envoy: Any, picker: Any) -> None:
     body = chat(long_text("why"))
     send(envoy.url, "/v1/chat/completions", body)
     _, headers, _ = send(envoy.url, "/v1/chat/completions", body, x_request_id="why-1", x_warmroute_explain="1")
+    wait_until(lambda: picker.read("/admin/decisions/why-1")["outcome"] is not None)
     decision = picker.read("/admin/decisions/why-1")
+    assert not decision["outcome"].get("aborted"), "Envoy resets its question to the picker when an answer has ended"
     assert len(decision["candidates"]) == 3
     assert decision["matched_tokens"] == int(headers["x-warmroute-matched-tokens"])
     assert json.loads(headers["x-warmroute-explain"])["winner"] == decision["winner"]
