@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +47,17 @@ async def test_unknown_models_are_404(admins: Any) -> None:
     admin = await admins()
     status, answer = await admin.get("/admin/autoscaling/other/model")
     assert (status, answer["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_kedas_metrics_api_can_read_it(admins: Any) -> None:
+    """It sends a bearer token, takes status 200 alone, and wants one number where the chart's `valueLocation` says."""
+    chart = (Path(__file__).parents[2] / "helm/templates/autoscaling-pools.yaml").read_text()
+    (location,) = re.findall(r"valueLocation: (\S+)", chart)
+    admin = await admins(admin={"token": "a-token-of-length"})
+    admin.announce("a", 9001)
+    admin.fleet.unit("a/0").peer_tokens = 8_000.0
+    assert (await admin.get("/admin/autoscaling/tiny"))[0] == 401
+    status, found = await admin.get("/admin/autoscaling/tiny", authorization="Bearer a-token-of-length")
+    assert status == 200
+    assert type(found[location]) is float
+    assert found[location] > 0
