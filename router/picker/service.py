@@ -151,6 +151,9 @@ class Processing:
                 self._picking.begin()
         except WarmrouteError as error:
             self._refuse(error)
+        except Exception:  # the connection has other requests, which go on
+            _log.exception("internal error while serving a gateway's request")
+            self._refuse(WarmrouteError("internal error; the picker's log has it"))
 
     def _placed(self) -> None:
         picking, held = self._picking, self._held

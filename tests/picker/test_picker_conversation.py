@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from router.errors import BodyTooLargeError
 from router.picker import messages, protobuf, told
 from router.picker.conversation import Conversation, Stage, status_of
 from router.picker.messages import MAX_CHUNK_BYTES, Choice
+from router.picker.service import Processing
 from router.picker.told import BodyMode as Mode
 from router.picker.told import Part, Told
 from tests.picker.protocol import HttpBody, HttpTrailers, ProcessingRequest, ProcessingResponse
@@ -216,3 +218,27 @@ def test_status_of_an_answer() -> None:
     """It is among the headers, or is not known."""
     assert status_of(Told(Part.RESPONSE_HEADERS, [(b":status", b"200")])) == 200
     assert status_of(Told(Part.RESPONSE_HEADERS, [(b":status", b"2x")])) is None
+
+
+def test_an_internal_error_ends_its_own_request_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The client gets a 500 with an id, the log the reason; the connection, and so other requests, goes on."""
+    sent: list[bytes] = []
+    ends: list[str] = []
+    call: Any = SimpleNamespace(send=sent.append, finish=lambda *_: ends.append("finished"))
+
+    def read(*_: Any) -> None:
+        raise RuntimeError("as the test wants it")
+
+    refused: list[Any] = []
+    service: Any = SimpleNamespace(
+        limit_bytes=100,
+        read=read,
+        request=lambda *_: SimpleNamespace(request_id="r-1"),
+        refused=lambda _, status, code: refused.append((status, code)),
+    )
+    Processing(service, call).message(head_message(ends=True).SerializeToString())
+    (reply,) = replies_of(sent)
+    assert reply.immediate_response.status.code == 500
+    assert ends == ["finished"]
+    assert [status for status, _ in refused] == [500]
+    assert "as the test wants it" in caplog.text
