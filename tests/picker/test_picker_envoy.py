@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -123,7 +124,7 @@ def test_decisions_are_explained(envoy: Any, picker: Any) -> None:
     body = chat(long_text("why"))
     send(envoy.url, "/v1/chat/completions", body)
     _, headers, _ = send(envoy.url, "/v1/chat/completions", body, x_request_id="why-1", x_warmroute_explain="1")
-    wait_until(lambda: picker.read("/admin/decisions/why-1")["outcome"] is not None)
+    wait_for("the outcome", lambda: picker.read("/admin/decisions/why-1")["outcome"], [], 20)
     decision = picker.read("/admin/decisions/why-1")
     assert not decision["outcome"].get("aborted"), "Envoy resets its question to the picker when an answer has ended"
     assert len(decision["candidates"]) == 3
@@ -162,7 +163,8 @@ def test_fallbacks_take_the_place_of_what_the_gateway_lacks(envoy: Any, new_envo
     """Where it does not have the chosen endpoint any more, the request goes to the next best, not to just any."""
     body = chat(long_text("fallback"))
     winner = send(envoy.url, "/v1/chat/completions", body)[1]["x-warmroute-replica"]
-    wait_until(lambda: send(envoy.url, "/v1/chat/completions", body)[1]["x-warmroute-matched-tokens"] != "0")
+    again = partial(send, envoy.url, "/v1/chat/completions", body)
+    wait_for("the match", lambda: again()[1]["x-warmroute-matched-tokens"] != "0", [], 20)
     lacking = new_envoy(picker, without=int(winner.removeprefix("r")))
     urls = {item["replica"]: item["url"].removeprefix("http://") for item in picker.read("/admin/replicas")["replicas"]}
     for number in range(3):
