@@ -179,10 +179,11 @@ class Health:
         }
 
     def leave(self) -> None:
-        """Say NOT_SERVING from now on."""
-        self._is_serving = False
-        for call in self._watching:
-            call.send(self._told())
+        """Say NOT_SERVING from now on. Safe to call twice."""
+        if self._is_serving:
+            self._is_serving = False
+            for call in self._watching:
+                call.send(self._told())
 
     def ask(self, call: Call, message: bytes, *, is_watch: bool) -> None:
         """Answer a question, and go on doing so where it is watched.

@@ -119,14 +119,10 @@ class Router:
         return response.status, json.loads(response.read() or b"null")
 
     def sees(self, *names: str) -> bool:
-        """Whether it is ready, and has these replicas and no other in rotation, with proven schemes."""
-        status, told = self.get("/admin/replicas")
-        units = {
-            item["replica"]: {unit["trust"] for unit in item["units"]}
-            for item in told["replicas"]
-            if item["state"] == "ready"
-        }
-        return status == 200 and self.get("/readyz")[0] == 200 and units == {name: {"exact"} for name in names}
+        """Whether it is ready, and has these replicas and no other in rotation."""
+        told = self.get("/admin/replicas")[1]["replicas"]
+        ready = {item["replica"] for item in told if item["state"] == "ready"}
+        return self.get("/readyz")[0] == 200 and ready == set(names)
 
     def join(self, *names: str) -> None:
         """Be among the Service's endpoints once it is ready and knows these replicas."""
