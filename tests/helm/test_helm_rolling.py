@@ -1,6 +1,6 @@
 """A rolling update under traffic, from one wire version to the next, with real processes and Kubernetes' signals.
 
-The longest of the chart's tests (some 10 s): processes start and leave one after the other, as pods do.
+The longest of the chart's tests (some 15 s): processes start and leave one after the other, as pods do.
 """
 
 from __future__ import annotations
