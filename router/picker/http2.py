@@ -11,8 +11,6 @@ import asyncio
 import logging
 from typing import cast
 
-import hpack
-
 from router.picker import frames
 from router.picker.frames import BrokenError, Code, Setting
 from router.picker.streams import Accept, Stream
@@ -68,7 +66,9 @@ class Connection(asyncio.Protocol):
         self._accept = accept
         self._open_connections = open_connections
         self._max_streams = max_streams
-        self._decoder = hpack.Decoder(_MAX_HEADERS_BYTES)
+        import hpack  # only where it serves: what merely lists the commands does without the extra
+
+        self._decoder, self._unreadable = hpack.Decoder(_MAX_HEADERS_BYTES), hpack.HPACKError
         self._streams: dict[int, Stream] = {}
         self._transport: asyncio.Transport | None = None
         self._rest = b""
@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         self._headers = None
         try:
             headers = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
-        except hpack.HPACKError as error:
+        except self._unreadable as error:
             raise BrokenError(Code.COMPRESSION_ERROR, f"headers can't be read: {error}") from error
         if stream_id <= self._last_stream:
             self._take_trailers(stream_id, ends)
