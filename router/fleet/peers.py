@@ -2,6 +2,10 @@
 
 Each tells all that it has at the units of one lane at once, and again at least each second while that is anything. So
 what was not told again for `GONE_S` is of a router that is gone, or that can't be heard: it counts no more.
+
+Tokens melt between two tellings, as they do in a router's own ledger: at the speed that is known of the unit, and of
+the router alone whose prompt has waited there longest, since an engine computes first come, first served. Where that is
+a prompt of our own, nothing of the others' melts.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from router.fleet.fleet import Fleet
-from router.fleet.ledger import NEVER
+from router.fleet.ledger import MAX_MELTED_SHARE, NEVER
 from router.fleet.replica import Unit
 from router.kv.router_load import NO_HEAD, Row
 
@@ -88,6 +92,22 @@ class PeerLoads:
             self._fleet_version = self._fleet.version
             self._changed.update(self._totals)
         self._show()
+
+    def melt(self, now_s: float) -> None:
+        """Take off what was computed of others' prompts since they were told of, as far as is known."""
+        for unit_id, heads in self._heads.items():
+            unit = self._fleet.unit(unit_id)
+            if unit is None:
+                continue
+            oldest = min(heads, key=heads.__getitem__)
+            own_age_s = unit.in_flight.head_age_s(now_s)
+            total = self._totals[unit_id][1]
+            if own_age_s is not None and now_s - own_age_s < heads[oldest]:
+                unit.peer_tokens = total
+                continue
+            told = self._told[oldest]
+            melted = (now_s - told.at_s) * unit.in_flight.prefill_tokens_per_s
+            unit.peer_tokens = total - min(melted, MAX_MELTED_SHARE * told.rows[unit_id].tokens)
 
     def _forget(self, key: tuple[str, int]) -> dict[str, Row]:
         told = self._told.pop(key, None)

@@ -59,7 +59,7 @@ async def rounds(link: RedisLink, *routers: Router, count: int = 3, seconds: flo
 
 
 async def test_what_one_places_the_others_know_and_its_end_too(link: RedisLink) -> None:
-    """At any replica, whichever lane it is of; tokens melt at the one that knows its speed."""
+    """At any replica, whichever lane it is of; tokens melt, told of or not."""
     clock = [0.0]
     one, two = Router(clock), Router(clock)
     await rounds(link, one, two)

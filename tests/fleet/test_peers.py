@@ -129,6 +129,26 @@ def test_what_is_older_elsewhere_is_computed_first(fleet: Fleet) -> None:
     assert in_flight.peer_head_s == float("inf")
 
 
+def test_others_tokens_melt_between_tellings(fleet: Fleet) -> None:
+    """At the unit's speed, of the router alone that waits longest there, to 5%; not behind a prompt of ours."""
+    loads, in_flight = PeerLoads(fleet), fleet.units["r0/0"].in_flight
+    in_flight.prefill_tokens_per_s = 1_000.0
+    loads.hear("a", 0, [Row("r0/0", 1, 4_000.0, 0.5)], 10.0)
+    loads.hear("b", 0, [Row("r0/0", 1, 2_000.0, 0.1)], 10.0)
+    for now_s, left in ((10.0, 6_000.0), (11.0, 5_000.0), (13.5, 2_500.0), (60.0, 2_200.0)):
+        loads.melt(now_s)
+        assert told(fleet, "r0") == (2, pytest.approx(left))
+    loads.hear("a", 0, [], 60.0)
+    loads.melt(60.5)
+    assert told(fleet, "r0") == (1, pytest.approx(100.0))  # b's own have waited since: told 50 s ago
+    ours = in_flight.reserve(500, 5.0)
+    loads.melt(61.0)
+    assert told(fleet, "r0") == (1, 2_000.0)
+    in_flight.release(ours, 61.0)
+    loads.melt(61.0)
+    assert told(fleet, "r0") == (1, pytest.approx(100.0))
+
+
 def test_speed_is_learned_from_all_that_a_unit_computes(fleet: Fleet) -> None:
     """Two routers send to one unit that computes 10,000 tokens a second: each sees half of it by itself."""
     loads, in_flight = PeerLoads(fleet), fleet.units["r0/0"].in_flight

@@ -113,8 +113,10 @@ def new_picker(fleet: LocalFleet, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def _sees(picker: Picker, count: int) -> bool:
-    states = [replica["state"] for replica in picker.read("/admin/replicas")["replicas"]]
-    return states == ["ready"] * count
+    replicas = picker.read("/admin/replicas")["replicas"]
+    # What was remembered of a unit ends when it is proven: a test may not begin in between.
+    seen = [(replica["state"], unit["trust"]) for replica in replicas for unit in replica["units"]]
+    return seen == [("ready", "exact")] * count
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ simulations give to every rule.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -32,9 +33,9 @@ from router.tools.simulation.requests import Job
 from router.tools.simulation.timeline import Timeline
 from router.tools.simulation.warming import Warming
 
-SHARED_AFTER_S = 0.015
+SHARED_AFTER_S = 0.005
 """From a change to the other routers' knowing of it, where the last one is long enough ago: noticed, written, read."""
-MELTS_EVERY_S = 0.1
+MELTS_EVERY_S = 0.25
 """How often tokens that melt are told while nothing else changes."""
 LOAD_EVERY_S = 0.5
 """How often engines' own figures reach the routers."""
@@ -87,7 +88,8 @@ class Hearing:
 class Router:
     """One router's state and placement."""
 
-    def __init__(self, config: PlacementConfig, hearing: Hearing, rng: Random) -> None:
+    def __init__(self, name: str, config: PlacementConfig, hearing: Hearing, rng: Random) -> None:
+        self.name = name
         self._hearing = hearing
         self.index = PrefixIndex()
         self.approximate = ApproximateMemory(self.index)
@@ -118,12 +120,14 @@ class Router:
         if self._hearing.exact:
             self.fleet.units[name].in_flight = ExactLoad(engine)
 
-    def tell(self, name: str, others: Iterable[Router], now_s: float) -> None:
-        """Tell other routers what is in flight here."""
-        rows = [row_of(unit, now_s) for unit in self.fleet.units.values() if unit.in_flight.requests]
+    def tell(self, replica: int, others: Iterable[Router], now_s: float) -> bool:
+        """Tell other routers what is in flight here at a replica (each is a lane of its own); whether it is anything."""
+        unit = self.unit(replica)
+        rows = [row_of(unit, now_s)] if unit is not None and unit.in_flight.requests else []
         for other in others:
             if other is not self:
-                other.peers.hear(name, 0, rows, now_s)
+                other.peers.hear(self.name, replica, rows, now_s)
+        return bool(rows)
 
     def unit(self, replica: int) -> Unit | None:
         """Return a replica's unit; None when it has left."""
@@ -138,12 +142,14 @@ class OwnPlacement:
         self._hearing = hearing
         self._timeline = timeline
         self._chance = Random(f"{seed}/routers")
-        self.routers = [Router(config, hearing, Random(f"{seed}/router/{index}")) for index in range(routers)]
+        self.routers = [
+            Router(str(index), config, hearing, Random(f"{seed}/router/{index}")) for index in range(routers)
+        ]
         self._placed: dict[Job, tuple[Router, Placement]] = {}
         self._load_due_s = 0.0
         self._tells = hearing.shared_load and routers > 1 and not hearing.exact
-        self._telling = False
-        self._told_s = 0.0
+        self._telling: dict[tuple[Router, int], float] = {}
+        self._told_s: dict[tuple[Router, int], float] = {}
         self._config = config
         self._warming: Warming | None = None
 
@@ -172,6 +178,8 @@ class OwnPlacement:
         if now_s >= self._load_due_s:
             self._report_load(now_s)
         router = self.routers[0] if len(self.routers) == 1 else self._chance.choice(self.routers)
+        if self._tells:
+            router.peers.melt(now_s)
         turn = job.turn
         engine = next(iter(self.engines.values()))
         names = list(turn.blocks[: turn.prompt_tokens // engine.shape.block_tokens])
@@ -182,8 +190,9 @@ class OwnPlacement:
         prompt = NamedPrompt(Kind.CHAT, None, True, ids, turn.prompt_tokens, names=names)
         placement = router.placer.place(prompt, str(job.number), now_s)
         self._placed[job] = router, placement
-        self._tell_soon()
-        return int(placement.replica.replica_id)
+        replica = int(placement.replica.replica_id)
+        self._tell_soon(router, replica)
+        return replica
 
     def stored(self, replica: int, blocks: Sequence[int]) -> None:
         """See `Rule`."""
@@ -199,7 +208,7 @@ class OwnPlacement:
             return
         router, placement = self._placed[job]
         router.placer.first_token(placement, self._timeline.now_s)
-        self._tell_soon()
+        self._tell_soon(router, int(placement.replica.replica_id))
 
     def finished(self, job: Job) -> None:
         """See `Rule`."""
@@ -219,22 +228,27 @@ class OwnPlacement:
     def _end(self, job: Job, outcome: Outcome) -> None:
         router, placement = self._placed.pop(job)
         router.placer.finish(placement, self._timeline.now_s, outcome)
-        self._tell_soon()
+        self._tell_soon(router, int(placement.replica.replica_id))
 
-    def _tell_soon(self, after_s: float = SHARED_AFTER_S) -> None:
-        """Something changed: have all routers told of it, after as long as it takes the real ones."""
-        if self._tells and not self._telling:
-            self._telling = True
-            self._timeline.at(max(self._timeline.now_s + after_s, self._told_s + EVERY_S), self._tell)
+    def _tell_soon(self, router: Router, replica: int, after_s: float | None = None) -> None:
+        """Something changed: have the other routers told of it, after as long as it takes the real ones."""
+        if not self._tells:
+            return
+        key = router, replica
+        after_s = SHARED_AFTER_S if after_s is None else after_s
+        due_s = max(self._timeline.now_s + after_s, self._told_s.get(key, 0.0) + EVERY_S)
+        if due_s < self._telling.get(key, math.inf):
+            self._telling[key] = due_s
+            self._timeline.at(due_s, self._tell, router, replica, due_s)
 
-    def _tell(self) -> None:
-        self._telling = False
-        self._told_s = now_s = self._timeline.now_s
-        for number, router in enumerate(self.routers):
-            router.tell(str(number), self.routers, now_s)
-            router.peers.settle(now_s)
-        if self._placed:
-            self._tell_soon(MELTS_EVERY_S)
+    def _tell(self, router: Router, replica: int, due_s: float) -> None:
+        key = router, replica
+        if self._telling.get(key) != due_s:
+            return  # told already: something changed meanwhile
+        del self._telling[key]
+        self._told_s[key] = self._timeline.now_s
+        if router.tell(replica, self.routers, self._timeline.now_s):
+            self._tell_soon(router, replica, MELTS_EVERY_S)
 
     def _announce(self, replica: int, blocks: Iterable[int], stored: bool) -> None:
         hearing = self._hearing
