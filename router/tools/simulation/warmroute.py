@@ -121,7 +121,7 @@ class Router:
             self.fleet.units[name].in_flight = ExactLoad(engine)
 
     def tell(self, replica: int, others: Iterable[Router], now_s: float) -> bool:
-        """Tell other routers what is in flight here at a replica (each is a lane of its own); whether it is anything."""
+        """Tell other routers what is in flight at a replica (each is a lane of its own); whether it is anything."""
         unit = self.unit(replica)
         rows = [row_of(unit, now_s)] if unit is not None and unit.in_flight.requests else []
         for other in others:
