@@ -6,9 +6,11 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
+#include "choosing.h"
 #include "slots.h"
 
 #define ALIKE 1.25
@@ -34,15 +36,6 @@ static Slots unit_slots, load_slots, reservation_slots, engine_slots, replica_sl
 static PyObject *backlog_name;
 
 enum { W_RUNNING, W_HELD, W_BASE, W_PER_S, W_MAX, W_CPU, W_DISK, W_ALL };
-enum { REASON_ONLY, REASON_COST, REASON_PREFIX, REASON_OWNER, REASON_LEAST, REASON_ALL };
-static const char *const REASON_WORDS[REASON_ALL] = {"only", "cost", "prefix", "owner", "least-loaded"};
-static PyObject *reasons[REASON_ALL];
-
-/* Three figures, then what is worked out from them, a row for each candidate. */
-typedef struct {
-    double backlog, speed, held_tokens, cost;
-    int32_t held, expected, running, cpu, disk;
-} Row;
 
 /* `UnitLoad.backlog_tokens`, by Python where that would change something. Returns 0 where it can't be told; with an
  * exception set where Python raised one. */
@@ -107,7 +100,10 @@ static int row_of(Row *row, PyObject *unit, PyObject *now, double now_s, double 
                               !as_double(slot_of(&engine_slots, engine, E_KV_USAGE), &kv_usage)))
         return 0;
     int is_fresh = engine != Py_None && now_s - at_s <= FRESH_S;
-    row->running = requests + siblings + peers + (is_fresh ? foreign : 0);
+    int64_t running = (int64_t)requests + siblings + peers + (is_fresh ? foreign : 0);
+    if (running < INT32_MIN || running > INT32_MAX)
+        return 0;
+    row->running = (int32_t)running;
     if (!is_fresh || blocks == Py_None || block_size == 0.0) {
         if (!as_double(slot_of(&load_slots, load, L_CONTEXT), &row->held_tokens))
             return 0;
@@ -141,9 +137,10 @@ static int take_blocks(PyObject *given, Row *rows, Py_ssize_t count, size_t offs
     return 1;
 }
 
-/* Give each candidate its cost; returns the price. */
-static double score(Row *rows, Py_ssize_t count, const double weights[W_ALL], const double *shares, double prompt,
-                    double block_size, int has_cpu, int has_disk) {
+/* Give each candidate its cost. Returns 0 where one of them has none that can be compared: `pick` counts on finding the
+ * lowest cost and the least backlog among them again. */
+static int score(Row *rows, Py_ssize_t count, const double weights[W_ALL], const double *shares, double prompt,
+                 double block_size, int has_cpu, int has_disk, double *told_price) {
     double backlog_s = 0.0, speeds = 0.0, slowest = rows[0].speed, fastest = rows[0].speed;
     for (Py_ssize_t i = 0; i < count; i++) {
         backlog_s += rows[i].backlog / rows[i].speed;
@@ -172,8 +169,11 @@ static double score(Row *rows, Py_ssize_t count, const double weights[W_ALL], co
         }
         double held = weights[W_HELD] != 0.0 ? weights[W_HELD] * row->held_tokens : 0.0;
         row->cost = queue + recompute + weights[W_RUNNING] * (double)row->running + held;
+        if (!isfinite(row->cost) || !isfinite(row->backlog))
+            return 0;
     }
-    return price;
+    *told_price = price;
+    return 1;
 }
 
 /* What the decision keeps of the candidates: a column for each figure. */
@@ -199,90 +199,6 @@ static PyObject *packed(const Row *rows, Py_ssize_t count, int has_tiers) {
     return bytes;
 }
 
-/* Whether a name is the owner's. */
-static int is_name(PyObject *names, Py_ssize_t place, PyObject *owner) {
-    PyObject *name = PyList_GET_ITEM(names, place);
-    return name == owner || (PyUnicode_CheckExact(name) && PyUnicode_CheckExact(owner) &&
-                             PyUnicode_Compare(name, owner) == 0);
-}
-
-/* The winner's place; -1 where chance decides among those that are left in `tied`. */
-static Py_ssize_t pick(const Row *rows, Py_ssize_t count, double most, PyObject *names, PyObject *owner,
-                       Py_ssize_t *tied, Py_ssize_t *left, int *reason) {
-    Py_ssize_t many = 0, kept = 0;
-    int32_t longest = INT32_MIN;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (rows[i].cost <= most) {
-            tied[many++] = i;
-            longest = rows[i].expected > longest ? rows[i].expected : longest;
-        }
-    *reason = REASON_COST;
-    if (many == 1)
-        return tied[0];
-    for (Py_ssize_t i = 0; i < many; i++)
-        if (rows[tied[i]].expected == longest)
-            tied[kept++] = tied[i];
-    *reason = REASON_PREFIX;
-    if (kept == 1)
-        return tied[0];
-    *reason = REASON_OWNER;
-    for (Py_ssize_t i = 0; owner != Py_None && i < kept; i++)
-        if (is_name(names, tied[i], owner))
-            return tied[i];
-    const Row *least = &rows[tied[0]];
-    for (Py_ssize_t i = 1; i < kept; i++) {
-        const Row *row = &rows[tied[i]];
-        if (row->backlog < least->backlog || (row->backlog == least->backlog && row->running < least->running))
-            least = row;
-    }
-    many = 0;
-    for (Py_ssize_t i = 0; i < kept; i++)
-        if (rows[tied[i]].backlog == least->backlog && rows[tied[i]].running == least->running)
-            tied[many++] = tied[i];
-    *reason = REASON_LEAST;
-    *left = many;
-    return many == 1 ? tied[0] : -1;
-}
-
-/* By how much a candidate is cheaper than the cheapest other one. */
-static double lead_of(const Row *rows, Py_ssize_t count, Py_ssize_t place) {
-    double least = 0.0;
-    int is_first = 1;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (i != place && (is_first || rows[i].cost < least)) {
-            least = rows[i].cost;
-            is_first = 0;
-        }
-    return is_first ? 0.0 : -rows[place].cost + least;
-}
-
-/* (winner's place, lead, reason), or a list of (place, lead) for chance to choose from. */
-static PyObject *choice_of(const Row *rows, Py_ssize_t count, double tie_tokens, PyObject *names, PyObject *owner,
-                           Py_ssize_t *tied, PyObject **reason) {
-    if (count == 1) {
-        *reason = reasons[REASON_ONLY];
-        return Py_BuildValue("(nd)", (Py_ssize_t)0, 0.0);
-    }
-    double most = rows[0].cost;
-    for (Py_ssize_t i = 1; i < count; i++)
-        most = rows[i].cost < most ? rows[i].cost : most;
-    int why;
-    Py_ssize_t left = 0, place = pick(rows, count, most + tie_tokens, names, owner, tied, &left, &why);
-    *reason = reasons[why];
-    if (place >= 0)
-        return Py_BuildValue("(nd)", place, lead_of(rows, count, place));
-    *reason = Py_None;
-    PyObject *lightest = PyList_New(left);
-    for (Py_ssize_t i = 0; lightest != NULL && i < left; i++) {
-        PyObject *each = Py_BuildValue("(nd)", tied[i], lead_of(rows, count, tied[i]));
-        if (each == NULL)
-            Py_CLEAR(lightest);
-        else
-            PyList_SET_ITEM(lightest, i, each);
-    }
-    return lightest;
-}
-
 enum { A_UNITS, A_NAMES, A_NOW, A_RAMP, A_SHARES, A_BLOCK_SIZE, A_PROMPT, A_HELD, A_EXPECTED, A_CPU, A_DISK, A_WEIGHTS,
        A_TIE, A_OWNER, A_ALL };
 
@@ -297,7 +213,7 @@ static PyObject *weigh(PyObject *module, PyObject *const *args, Py_ssize_t given
         PyList_GET_SIZE(units) == 0 || PyList_GET_SIZE(names) != PyList_GET_SIZE(units) ||
         !as_double(args[A_NOW], &now_s) || !as_double(args[A_RAMP], &ramp_s) ||
         !as_double(args[A_BLOCK_SIZE], &block_size) || !as_double(args[A_PROMPT], &prompt) ||
-        !as_double(args[A_TIE], &tie_tokens) || !PyTuple_CheckExact(args[A_WEIGHTS]) ||
+        !as_double(args[A_TIE], &tie_tokens) || !(tie_tokens >= 0.0) || !PyTuple_CheckExact(args[A_WEIGHTS]) ||
         PyTuple_GET_SIZE(args[A_WEIGHTS]) != W_ALL)
         Py_RETURN_NONE;
     for (int i = 0; i < W_ALL; i++)
@@ -308,7 +224,7 @@ static PyObject *weigh(PyObject *module, PyObject *const *args, Py_ssize_t given
     if (shares != Py_None) {
         if (PyObject_GetBuffer(shares, &view, PyBUF_FORMAT) < 0)
             return NULL;
-        if (view.len != count * (Py_ssize_t)sizeof(double) || strcmp(view.format, "d") != 0) {
+        if (view.len != count * (Py_ssize_t)sizeof(double) || view.format == NULL || strcmp(view.format, "d") != 0) {
             PyBuffer_Release(&view);
             Py_RETURN_NONE;
         }
@@ -320,15 +236,19 @@ static PyObject *weigh(PyObject *module, PyObject *const *args, Py_ssize_t given
         PyErr_NoMemory();
     } else {
         int is_good = 1, has_cpu = args[A_CPU] != Py_None, has_disk = args[A_DISK] != Py_None;
-        for (Py_ssize_t i = 0; is_good && i < count; i++)
-            is_good = PyList_GET_SIZE(units) == count &&
-                      row_of(&rows[i], PyList_GET_ITEM(units, i), args[A_NOW], now_s, ramp_s, block_size);
+        for (Py_ssize_t i = 0; is_good && i < count; i++) {
+            PyObject *unit = Py_NewRef(PyList_GET_ITEM(units, i));
+            is_good = row_of(&rows[i], unit, args[A_NOW], now_s, ramp_s, block_size);
+            Py_DECREF(unit);
+            /* Python may have run. */
+            is_good = is_good && PyList_GET_SIZE(units) == count && PyList_GET_SIZE(names) == count;
+        }
         is_good = is_good && take_blocks(args[A_HELD], rows, count, offsetof(Row, held)) &&
                   take_blocks(args[A_EXPECTED], rows, count, offsetof(Row, expected)) &&
                   take_blocks(args[A_CPU], rows, count, offsetof(Row, cpu)) &&
                   take_blocks(args[A_DISK], rows, count, offsetof(Row, disk));
-        if (is_good) {
-            double price = score(rows, count, weights, view.buf, prompt, block_size, has_cpu, has_disk);
+        double price;
+        if (is_good && score(rows, count, weights, view.buf, prompt, block_size, has_cpu, has_disk, &price)) {
             int32_t longest = 0;
             for (Py_ssize_t i = 0; i < count; i++)
                 longest = rows[i].held > longest ? rows[i].held : longest;
