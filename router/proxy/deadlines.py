@@ -66,7 +66,8 @@ class Deadlines:
             late = [item for item in self._watched if item.deadline_s <= now_s]
             late += [item for item in self._others if item.deadline_s <= now_s]
             for item in late:
-                item.expire(now_s)
+                if item.deadline_s <= now_s:  # the end of one before may have let this one go on
+                    item.expire(now_s)
         finally:
             again = bool(self._watched) and not self._closed
             self._timer = self._loop.call_later(TICK_S, self._tick) if again else None
