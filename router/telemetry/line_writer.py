@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ RENDERED_AT_ONCE = 64
 """Lines that are made into text before others may have the interpreter: 0.2 ms."""
 CLOSE_S = 5.0
 """For how long `close` waits for a reader that takes nothing."""
+_log = logging.getLogger(__name__)
 
 
 class LineWriter:
@@ -36,7 +38,7 @@ class LineWriter:
         render: Callable[[Any], str] = str,
     ) -> None:
         self.lost = 0
-        """Lines that found no place since the writer told of such."""
+        """Lines that found no place, or could not be made, since the writer told of such."""
         self.broken = False
         """Writing failed: no more is taken."""
         self._name = name
@@ -47,11 +49,14 @@ class LineWriter:
         self._waiting = threading.Event()
         self._closing = threading.Event()
         self._writing = threading.Lock()
+        self._told = False
         self._writer: threading.Thread | None = None
 
     def add_raw(self, made_from: tuple[Any, ...]) -> None:
         """Write the line that `render` makes of this, soon: many together take half the time of each alone."""
-        self.add(made_from if len(self._lines) < MAX_RAW else self._render(made_from))
+        line = made_from if len(self._lines) < MAX_RAW else self._rendered(made_from)
+        if line:
+            self.add(line)
 
     def add(self, line: Any) -> None:
         """Write a line, with its newline, soon."""
@@ -78,27 +83,42 @@ class LineWriter:
     def flush(self) -> None:
         """Write what waits now, by the caller."""
         with self._writing:
-            count, lost = len(self._lines), self.lost
+            count = len(self._lines)
             batch = self._lines[:count]
             # An append between these two goes to the end, which stays.
             del self._lines[:count]
+            for first in range(0, len(batch), RENDERED_AT_ONCE):
+                part = batch[first : first + RENDERED_AT_ONCE]
+                batch[first : first + RENDERED_AT_ONCE] = [
+                    line if type(line) is str else self._rendered(line) for line in part
+                ]
+                time.sleep(0)
+            lost = self.lost
             if lost:
                 self.lost -= lost
                 if self._lost_note is not None:
                     batch.append(self._lost_note(lost))
             if not batch:
                 return
-            for first in range(0, len(batch), RENDERED_AT_ONCE):
-                part = batch[first : first + RENDERED_AT_ONCE]
-                batch[first : first + RENDERED_AT_ONCE] = [
-                    line if type(line) is str else self._render(line) for line in part
-                ]
-                time.sleep(0)
             try:
                 self._put("".join(batch))
             except (OSError, ValueError):
                 # A closed or full output must not fail a request that was served.
                 self.broken = True
+
+    def _rendered(self, made_from: Any) -> str:
+        """Return the line, or nothing where it can't be made: neither a request nor other lines end with it."""
+        try:
+            return self._render(made_from)
+        except Exception:
+            if not self._told:
+                self._told = True
+                _log.exception(
+                    "internal error while making a line of the %s; it counts as lost, and so do more of them",
+                    self._name,
+                )
+            self.lost += 1
+            return ""
 
     def _write_batches(self) -> None:
         """The writer: sleeps while nothing waits."""
