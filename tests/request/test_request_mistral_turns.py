@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from router.request.encoders import mistral_turns
 from router.request.encoders.mistral import MistralText
+from router.request.messages import tools as tools_as_handed_on
 from router.request.reasons import NotUnderstoodError
 from router.request.token_cache import TokenCache
 from router.request.tokens import Keep, Tokens, TooMuchFreshError
@@ -131,6 +133,21 @@ def test_chats_are_the_packages(pair: tuple[MistralText, Any], body: dict[str, A
         expected = afresh(tokenizer, part)
         assert ours(text, part) == expected
         assert ours(text, part) == expected
+
+
+@pytest.mark.parametrize("version", ["mistral_instruct_tokenizer_240323.model.v3", "tokenizer.model.v1"])
+def test_a_system_prompt_that_spells_tools_is_not_taken_for_them(files: dict[str, Path], version: str) -> None:
+    """Both go into the same message's ids, which are kept: for one of the two they would be the other's."""
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    text, tokenizer = MistralText(files[version], TokenCache()), MistralTokenizer.from_file(str(files[version]))
+    spelled = orjson.dumps(tools_as_handed_on([TOOL])).decode()
+    user = {"role": "user", "content": "hi"}
+    for body in (
+        {"messages": [{"role": "system", "content": spelled}, user]},
+        {"messages": [user], "tools": [TOOL]},
+    ):
+        assert ours(text, body) == afresh(tokenizer, body)
 
 
 def test_the_next_turn_encodes_its_new_message_alone(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ class TurnEncoder:
             contents.insert(0, system)
             first, system = 1, None
         if system is not None:
-            context += xxhash.xxh3_128_digest(system.encode())
+            context += xxhash.xxh3_128_digest(system.encode(), seed=_SYSTEM)  # no tools spell alike
         try:
             keys = self._keys(contents, first, context)
         except UnicodeEncodeError:
