@@ -34,6 +34,7 @@ class Row:
         output_tokens_per_s: Answer tokens over the time from the first arrival to the last token.
         goodput_share: Requests that met the objective, of all.
         computed_tokens: Prompt tokens that the fleet computed.
+        queue_s: Seconds of prefill that wait before a replica, on the mean: what autoscaling looks at.
     """
 
     policy: str
@@ -46,6 +47,7 @@ class Row:
     output_tokens_per_s: float
     goodput_share: float
     computed_tokens: int
+    queue_s: float = 0.0
 
     def to_dict(self) -> dict[str, float | int | str]:
         """Return it for JSON."""
@@ -76,6 +78,7 @@ def row_of(policy: str, run: Run, block_tokens: int, objective: Objective) -> Ro
         output_tokens_per_s=sum(job.turn.output_tokens for job in jobs) / elapsed_s if elapsed_s > 0 else 0.0,
         goodput_share=sum(_is_good(job, objective) for job in jobs) / len(jobs) if jobs else 0.0,
         computed_tokens=total,
+        queue_s=run.queue_s / len(run.jobs) if run.jobs else 0.0,
     )
 
 

@@ -25,6 +25,7 @@ COLUMNS = {
     "imbalance": ("imbalance", "{:.2f}"),
     "output_tokens_per_s": ("tokens/s", "{:,.0f}"),
     "goodput_share": ("goodput", "{:.1%}"),
+    "queue_s": ("queue", "{:.2f} s"),
 }
 """By the row's field: heading and form."""
 UPDATE_EVERY = 100

@@ -55,12 +55,14 @@ class Run:
         jobs: Every request, in the order of arrival.
         engines: Those that are there now, by number.
         computed_tokens: Of each replica that ever was, what it computed.
+        queue_s: Mean seconds of prefill before a replica, as each request found it; their sum.
     """
 
     def __init__(self, plan: FleetPlan, timeline: Timeline, rule: Rule, on_job: Callable[[], None] | None = None):
         self.jobs: list[Job] = []
         self.engines: dict[int, Engine] = {}
         self.computed_tokens: dict[int, int] = {}
+        self.queue_s = 0.0
         self._plan = plan
         self._timeline = timeline
         self._rule = rule
@@ -107,6 +109,10 @@ class Run:
         self.jobs.append(job)
         if self._on_job is not None:
             self._on_job()
+        if self.engines:
+            engines = self.engines.values()
+            waits_s = (engine.remaining_tokens() / engine.shape.prefill_tokens_per_s for engine in engines)
+            self.queue_s += sum(waits_s) / len(engines)
         self._place(job)
 
     def _place(self, job: Job) -> None:

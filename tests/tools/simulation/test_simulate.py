@@ -48,6 +48,18 @@ def test_round_robin_by_hand(capsys, trace) -> None:
     assert row["hit_rate"] == pytest.approx(hit / (10 * (2 + 3 + 4 + 5)), abs=1e-4)
 
 
+def test_the_queue_by_hand(capsys, tmp_path) -> None:
+    """Three prompts of 4,000 tokens come at once to one engine of 8,000 tokens/s: 0, 0.5 and 1 s wait before them."""
+    path = tmp_path / "three.jsonl"
+    lines = [
+        {"timestamp": 0, "input_length": 4_000, "output_length": 1, "hash_ids": [8 * number + i for i in range(8)]}
+        for number in range(3)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    row = _simulate(capsys, path, "--policy", "round-robin", "--replicas", "1")["rows"][0]
+    assert row["queue_s"] == pytest.approx((0 + 0.5 + 1) / 3, abs=1e-3)
+
+
 def test_cost_keeps_sessions_where_they_are(capsys, trace) -> None:
     """With caches that hold everything every turn finds the one before it: the bound."""
     result = _simulate(capsys, trace, "--policy", "cost")
