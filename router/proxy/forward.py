@@ -16,6 +16,7 @@ from router.proxy.deadlines import Deadlines
 from router.proxy.exchange import Exchange, Request
 from router.proxy.forwarding import Forwarding
 from router.proxy.head_pattern import stamped
+from router.proxy.noting import Noting
 from router.proxy.pool import EnginePool
 from router.proxy.prompts import Prompts
 from router.proxy.reading import PromptReading
@@ -78,6 +79,7 @@ class Forwarder:
         self.running: set[Forwarding] = set()
         deadlines.watch_all(self.running)
         self.turn = turn
+        self.noting = Noting(loop, turn, recorder)
         self.begun = 0
         """Requests so far."""
         self._retries = RetryBudget(retry.budget_share, retry.budget_reserve)
@@ -147,6 +149,7 @@ class Forwarder:
     def close(self) -> None:
         """Stop the reader's threads and questions. Exchanges end with their connections."""
         self.prompts.close()
+        self.noting.settle()
 
 
 class RequestIds:

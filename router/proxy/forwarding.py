@@ -367,7 +367,7 @@ class Forwarding(Placing):
         if trace is not None and forwarder.tracing is not None:
             self._trace_ended(forwarder.tracing, trace, outcome)
         facts = facts_of(self._exchange, prompt.model if prompt else None, stream=prompt is not None and prompt.stream)
-        forwarder.recorder.finished(placement, outcome, facts)
+        forwarder.noting.ended(placement, outcome, facts)
 
     def _trace_ended(self, tracing: Tracing, trace: Trace, outcome: Outcome) -> None:
         request, prompt = self._exchange.request, self._prompt

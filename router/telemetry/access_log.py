@@ -1,6 +1,7 @@
 """A line for each request, written by a thread of its own.
 
-A request's path only notes what the line is made from; that thread puts many together at once, each in one pass.
+A line is made at once, of what is at hand: kept until that thread comes, all that it is made from would have to be
+fetched from slower memory again, and requests meanwhile would be given memory that is as cold.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class AccessLog:
         self._end = "}\n" if self._json else "\n"
 
     def write(self, decision: Decision | None, outcome: Outcome, facts: RequestFacts) -> None:
-        """Add the line of a request that ended; what is not known is left out. None of the three changes any more."""
+        """Add the line of a request that ended; what is not known is left out."""
         if self.enabled:
             self.writer.add_raw((time.time(), decision, outcome, facts))
 

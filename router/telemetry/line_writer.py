@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 WRITE_EVERY_S = 0.05
 MAX_LINES = 50_000
 """Lines that wait: some 20 MB of an access log."""
-MAX_RAW = 2_000
-"""Of these such that are not made into text yet: what they are made from takes more."""
-RENDERED_AT_ONCE = 64
-"""Lines that are made into text before others may have the interpreter: 0.2 ms."""
 CLOSE_S = 5.0
 """For how long `close` waits for a reader that takes nothing."""
 _log = logging.getLogger(__name__)
@@ -27,7 +22,7 @@ class LineWriter:
         name: Of the thread.
         put: Writes a text, from the writer's thread; what it raises of OSError and ValueError ends the writing.
         lost_note: Makes a line that tells of so many lost ones; None: nothing is told.
-        render: Makes a line of what `add_raw` was given, in the writer's thread.
+        render: Makes a line of what `add_raw` was given, at once.
     """
 
     def __init__(
@@ -45,7 +40,7 @@ class LineWriter:
         self._put = put
         self._lost_note = lost_note
         self._render = render
-        self._lines: list[Any] = []
+        self._lines: list[str] = []
         self._waiting = threading.Event()
         self._closing = threading.Event()
         self._writing = threading.Lock()
@@ -53,12 +48,11 @@ class LineWriter:
         self._writer: threading.Thread | None = None
 
     def add_raw(self, made_from: tuple[Any, ...]) -> None:
-        """Write the line that `render` makes of this, soon: many together take half the time of each alone."""
-        line = made_from if len(self._lines) < MAX_RAW else self._rendered(made_from)
-        if line:
+        """Write the line that `render` makes of this, soon."""
+        if line := self._rendered(made_from):
             self.add(line)
 
-    def add(self, line: Any) -> None:
+    def add(self, line: str) -> None:
         """Write a line, with its newline, soon."""
         lines = self._lines
         if self.broken or self._closing.is_set():
@@ -87,12 +81,6 @@ class LineWriter:
             batch = self._lines[:count]
             # An append between these two goes to the end, which stays.
             del self._lines[:count]
-            for first in range(0, len(batch), RENDERED_AT_ONCE):
-                part = batch[first : first + RENDERED_AT_ONCE]
-                batch[first : first + RENDERED_AT_ONCE] = [
-                    line if type(line) is str else self._rendered(line) for line in part
-                ]
-                time.sleep(0)
             lost = self.lost
             if lost:
                 self.lost -= lost
