@@ -124,10 +124,10 @@ class ClientConnection(ClientWriting):
             self._transport.abort()
 
     def drain(self) -> None:
-        """Close now if nothing is being asked or answered, and soon if a request has only begun to come."""
+        """End now if nothing is being asked or answered, and soon if a request has only begun to come."""
         self.flush()
         if self._state is _HEAD and not self._incoming.read_bytes:
-            self._transport.close()
+            self._linger()  # a request that crosses the end is not answered by a reset: its client sees a clean end
         elif self._state is _HEAD:
             self.deadline_s = min(self.deadline_s, time.monotonic() + LINGER_DRAINING_S)
         elif self._state is _LINGER:

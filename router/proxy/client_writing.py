@@ -107,7 +107,7 @@ class ClientWriting(ABC, asyncio.Protocol):
         if self._half_closed is not None:
             self._half_closed.exchange_ended()
         if not keep or self._door.closing or self._ahead_dropped:
-            if was_running and not self._ahead.waiting_bytes and not self._ahead_dropped:
+            if was_running and not keep and not self._ahead.waiting_bytes and not self._ahead_dropped:
                 self._transport.close()
                 self._await_close()
             else:

@@ -41,6 +41,9 @@ from router.tls import EngineTls
 
 MODELS_PATH = "/v1/models"
 
+READING_TURNS = 8
+"""Turns of the loop before a drain stops listening: what the kernel holds is accepted in one and read in another."""
+
 
 class DataPlane:
     """Serves clients.
@@ -199,8 +202,10 @@ class DataPlane:
         self.door.draining = True
 
     async def drain(self, timeout_s: float) -> None:
-        """Stop listening, let what runs finish for up to `timeout_s`, then cut it."""
+        """Take in what has come, stop listening, let what runs finish for up to `timeout_s`, then cut it."""
         self.announce_drain()
+        for _ in range(READING_TURNS):
+            await asyncio.sleep(0)
         self.door.closing = True
         if self.listening is not None:
             self.listening.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 import pytest
@@ -68,6 +69,26 @@ async def test_announced_drain_ends_connections_with_their_answers(harness, engi
     assert (answer.status, answer.one("connection")) == (200, "close")
     assert await client.closed()
     assert (await item.ask(wire.post(wire.chat_body()))).status == 200
+
+
+async def test_drain_serves_what_has_reached_the_sockets(harness, engine, wire) -> None:
+    """Requests that the kernel holds when a drain begins are answered, on open connections and on new ones."""
+    item = await harness(await engine())
+    clients = [await item.client() for _ in range(48)]
+    for client in clients:
+        await client.ask(wire.post(wire.chat_body()))
+    fresh = [socket.create_connection(("127.0.0.1", item.port)) for _ in range(8)]
+    for client in clients:
+        client.send(wire.post(wire.chat_body()))
+    for each in fresh:
+        each.sendall(wire.post(wire.chat_body()))
+    await item.plane.drain(20)
+    answers = [await client.answer() for client in clients]
+    assert {(answer.status, answer.one("connection")) for answer in answers} == {(200, "close")}
+    for each in fresh:
+        assert each.recv(65_536).startswith(b"HTTP/1.1 200")
+        each.close()
+    item.assert_accounted()
 
 
 async def test_drain_cuts_what_does_not_end(harness, engine, wire, eventually) -> None:
